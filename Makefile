@@ -1,0 +1,70 @@
+# Each target sets up what it needs by itself, in .venv; only CPython 3.10 or newer is expected.
+# A stamp file per set of packages makes the second run quick: it is renewed with pyproject.toml.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+# Two installs into one environment at the same time would spoil it.
+.NOTPARALLEL:
+.PHONY: help demo test nightly lint types check format bench bench-quick clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.installed-demo ## drive the embedded environment on all cores and draw a contact sheet
+	$(VENV)/bin/swm-async demo $(DEMO_ARGS)
+
+test: $(VENV)/.installed-test ## run the tests (PYTEST_ARGS="-k seed -x" chooses)
+	$(RUN) -m pytest $(PYTEST_ARGS)
+
+# The limits of pytest's settings are meant for one test of the suite, not for this number of examples.
+nightly: $(VENV)/.installed-test ## run the property tests over many more examples
+	SWM_ASYNC_EXAMPLES=2000 $(RUN) -m pytest tests/test_infos_property.py \
+	    --timeout=7200 --override-ini=faulthandler_timeout=7000 $(PYTEST_ARGS)
+
+check: lint types ## lint and types
+
+lint: $(VENV)/.installed-test ## check format and lint
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+
+types: $(VENV)/.installed-test ## check the types
+	$(RUN) -m mypy
+
+format: $(VENV)/.installed-test ## format, and mend what the linter can mend
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+bench: $(VENV)/.installed-demo ## measure the throughput
+	$(RUN) benchmarks/throughput.py
+
+bench-quick: $(VENV)/.installed-demo ## measure the throughput roughly
+	$(RUN) benchmarks/throughput.py --quick
+
+clean: ## remove .venv and everything else that these targets leave
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# A stamp and not the interpreter's file says that it is complete: that file is there already when
+# the creation of the environment fails halfway. pip 21.3 is the first that installs editable by this
+# project's build backend; the first Python 3.10 came with an older one.
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and \
+	    f"Python 3.10 or newer is needed, {sys.executable} is {sys.version.split()[0]}: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) 'pip>=21.3'
+	@touch $@
+
+$(VENV)/.installed-demo: $(VENV)/.created pyproject.toml
+	$(INSTALL) --editable '.[pixels,plot]'
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.created pyproject.toml
+	$(INSTALL) --editable '.[test,dev]'
+	@touch $@

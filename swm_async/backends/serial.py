@@ -1,0 +1,102 @@
+"""All environments in the caller's process, one after the other: the reference.
+
+The same shard that a worker process runs, without pipes. A command is carried out when its
+reply is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from swm_async.backends.base import EnvFn, Lost, ShardRange
+from swm_workers.memory import Block
+from swm_workers.protocol import Built, Command, CommandBody, Flag, LayoutUpdate
+from swm_workers.shard import Shard
+
+
+class SerialBackend:
+    """One shard that holds every environment."""
+
+    def __init__(self, env_fns: Sequence[EnvFn]) -> None:
+        self.shards: Sequence[ShardRange] = [ShardRange(0, len(env_fns))]
+        self._env_fns = list(env_fns)
+        self._shard = Shard(0, len(env_fns), in_process=True)
+        self._blocks: dict[int, Any] = {}
+        self._updates: dict[int, LayoutUpdate] = {}
+        self._version = 0
+        self._pending: tuple[int, int, CommandBody | None] | None = None
+
+    def build(self, deadline: float | None) -> list[Built | Lost]:
+        """Build the environments here and now; the deadline cannot be enforced."""
+        failures = self._shard.build(self._env_fns)
+        if failures:
+            self._shard.close()
+            return [Built(os.getpid(), None, None, failures)]
+        return [Built(os.getpid(), self._shard.spaces(), self._shard.mismatch(), ())]
+
+    def new_block(self, size: int) -> Block:
+        """Memory of this process."""
+        return Block.private(size)
+
+    def share(self, worker: int, number: int, block: Block) -> None:
+        """Nothing has to travel."""
+        self._blocks[number] = block.buffer
+
+    def send(
+        self,
+        worker: int,
+        number: int,
+        kind: int,
+        flags: int,
+        version: int,
+        body: CommandBody | None,
+    ) -> None:
+        """Note the command."""
+        if version != self._version:
+            self._bind(version, body.update if body is not None else None)
+        if flags & Flag.FORGET:
+            self._shard.forget()
+        self._pending = (kind, flags, body)
+
+    def receive(self, worker: int, number: int, deadline: float | None) -> Any:
+        """Carry out the command; the deadline cannot be enforced."""
+        if self._pending is None:
+            raise AssertionError("a reply was asked for without a command")
+        kind, flags, body = self._pending
+        self._pending = None
+        arguments: Any = body.arguments if body is not None else None
+        shard = self._shard
+        if kind == Command.CALL:
+            return shard.call(list(arguments), list(arguments.values()))
+        rows = shard.all() if flags & Flag.ALL else shard.selected()
+        carry_out = shard.step if kind == Command.STEP else shard.reset
+        report = carry_out(rows, arguments)
+        return report if any(report) else None
+
+    def resynchronise(self, worker: int, number: int) -> None:
+        """There is never a reply on its way."""
+        self._pending = None
+
+    def close(self, timeout: float, *, polite: bool) -> list[Any]:
+        """Close the environments."""
+        self._pending = None
+        failures = list(self._shard.close().failures)
+        self._blocks = {}
+        return failures
+
+    def _bind(self, version: int, update: LayoutUpdate | None) -> None:
+        if update is None:
+            update = self._updates[version]
+        else:
+            live = {block.block for block in update.blocks}
+            self._blocks = {n: buffer for n, buffer in self._blocks.items() if n in live}
+            self._updates = {
+                known: old
+                for known, old in self._updates.items()
+                if {block.block for block in old.blocks} <= live
+            }
+            self._updates[version] = update
+        self._shard.bind(update.layout, self._blocks)
+        self._version = version

@@ -1,0 +1,336 @@
+"""The engine behind EnvPool: workers, shared memory and the state of every environment.
+
+Takes arguments that have been checked, carries commands out and returns the errors that
+they met; what is raised and what is returned to a caller is decided by whoever drives it.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+
+from swm_async.actions import ActionWriter, pickle_objects
+from swm_async.backends.base import Backend, Lost, ShardRange
+from swm_async.backends.interrupts import interrupts_held
+from swm_async.diagnosis import env_error, info_error, lost_error, warn_of
+from swm_async.errors import PoolError
+from swm_async.exchange import Exchange
+from swm_async.infos import InfoStore
+from swm_workers import snapshot
+from swm_workers.attributes import Operation, Result
+from swm_workers.layout import Array
+from swm_workers.protocol import Built, Command, Failure, Flag, Report, ResetArguments
+from swm_workers.spaces import Space, control_size, control_views, leaves, same_space
+
+
+class _InFlight(NamedTuple):
+    """What an interrupted call leaves in doubt: whom it asked, and which rows it moved."""
+
+    workers: Sequence[int]
+    rows: Array
+
+
+class Engine:
+    """``num_envs`` environments on the workers of a backend.
+
+    Letters: ``N`` = num_envs. ``rows`` are ``(n,)`` ascending env indices, None = all.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        num_envs: int,
+        observations: bool,
+        start_timeout_s: float | None,
+        step_timeout_s: float | None,
+    ) -> None:
+        self.num_envs = num_envs
+        self.shards: Sequence[ShardRange] = backend.shards
+        self.closed_because: str | None = None
+        self.seeds: Array = np.full(num_envs, -1, np.int64)
+        self.episode_steps: Array = np.zeros(num_envs, np.int64)
+        self.need_reset: Array = np.ones(num_envs, np.bool_)
+        self._some_need_reset = True
+        self._backend = backend
+        self._timeout_s = step_timeout_s
+        self._in_flight: _InFlight | None = None
+        try:
+            self.action_space, self.observation_space = self._build(start_timeout_s)
+            self._set_up(observations)
+        except BaseException:
+            backend.close(10.0, polite=True)
+            raise
+        self.close_at_exit = weakref.finalize(self, _finalize, backend, self.store)
+
+    def _build(self, start_timeout_s: float | None) -> tuple[Space, Space]:
+        deadline = None if start_timeout_s is None else time.monotonic() + start_timeout_s
+        results = self._backend.build(deadline)
+        failures = [f for r in results if isinstance(r, Built) for f in r.failures]
+        if failures:
+            raise env_error(failures, None, None)
+        lost = [(s, r) for s, r in zip(self.shards, results, strict=True) if isinstance(r, Lost)]
+        if lost:
+            raise lost_error(lost, "construction")
+        built = [result for result in results if isinstance(result, Built)]
+        spaces = [snapshot.loads(result.spaces or b"") for result in built]
+        for shard, result, found in zip(self.shards, built, spaces, strict=True):
+            for k, name in enumerate(("action_space", "observation_space")):
+                if not same_space(spaces[0][k], found[k]):
+                    raise _different(shard.first, name, repr(spaces[0][k]), repr(found[k]))
+            if result.mismatch is not None:
+                raise _different(*result.mismatch)
+        return spaces[0]  # type: ignore[no-any-return]  # unpickled
+
+    def _set_up(self, observations: bool) -> None:
+        count, backend = self.num_envs, self._backend
+        action_leaves = leaves(self.action_space)
+        observed = leaves(self.observation_space) if observations else ()
+        block = backend.new_block(control_size(count, action_leaves))
+        self.control = control_views(block.buffer, count, action_leaves)
+        self.actions = ActionWriter(self.action_space, action_leaves, count, self.control.actions)
+        self.store = InfoStore(count, observed, block, backend.new_block)
+        self._exchange = Exchange(backend, self.store)
+        self._all_rows = np.arange(count)
+        self._all_workers = range(len(self.shards))
+        self._all_flags = [int(Flag.ALL)] * len(self.shards)
+        self._worker_of = np.repeat(
+            np.arange(len(self.shards)), [s.last - s.first for s in self.shards]
+        )
+
+    def check_usable(self) -> None:
+        """Raise if the engine is closed; deal with what an interrupted call left behind."""
+        if self.closed_because is not None:
+            raise ClosedEnvironmentError(f"this pool is closed: {self.closed_because}")
+        if self._in_flight is not None:
+            self._recover()
+
+    def check_ready(self, rows: Array | None) -> None:
+        """Raise ``ResetNeeded`` if one of these rows cannot be stepped."""
+        if not self._some_need_reset:
+            return
+        late = self.need_reset if rows is None else self.need_reset[rows]
+        if late.any():
+            indices = np.flatnonzero(late) if rows is None else rows[late]
+            raise ResetNeeded(
+                f"environments {indices.tolist()} need a reset before they can be stepped"
+            )
+
+    def reset(
+        self,
+        selected: Array | None,
+        seeds: Sequence[int | None] | None,
+        options: bytes | tuple[bytes | None, ...] | None,
+    ) -> list[PoolError]:
+        """Reset the rows that a mask selects, None = all, into new arrays."""
+        rows = self._all_rows if selected is None else np.flatnonzero(selected)
+        workers, flags = self._select(selected)
+        arguments = None
+        if seeds is not None or options is not None:
+            arguments = {w: _of_shard(rows, self.shards[w], seeds, options) for w in workers}
+        renewed = selected is None and self.store.has_reports
+        self._in_flight = _InFlight(workers, rows)
+        if renewed:
+            with interrupts_held():
+                self.store.renew()
+        if seeds is not None:
+            for i in rows.tolist():
+                self.seeds[i] = self.seeds[i] if seeds[i] is None else seeds[i]
+        self.need_reset[rows] = False
+        self.episode_steps[rows] = 0
+        replies = self._exchange.run(Command.RESET, workers, flags, arguments, self._timeout_s)
+        errors = self._digest("reset", rows, workers, replies, renewed=renewed)
+        self._some_need_reset = bool(self.need_reset.any())
+        return errors
+
+    def step(
+        self,
+        selected: Array | None,
+        rows: Array | None,
+        objects: Sequence[tuple[Any, ...]] | None,
+    ) -> list[PoolError]:
+        """Step the rows that a mask selects, with the actions in shared memory.
+
+        ``objects`` are the action leaves of these rows that are not in shared memory.
+        """
+        workers, flags = self._select(selected)
+        taken = self._all_rows if rows is None else rows
+        arguments = None
+        if objects is not None:
+            hosts = self._worker_of[taken]
+            arguments = {
+                w: pickle_objects([objects[j] for j in np.flatnonzero(hosts == w).tolist()])
+                for w in workers
+            }
+        self._in_flight = _InFlight(workers, taken)
+        replies = self._exchange.run(Command.STEP, workers, flags, arguments, self._timeout_s)
+        if rows is None:
+            self.episode_steps += 1
+        else:
+            self.episode_steps[rows] += 1
+        for reply in replies:
+            if reply is not None:
+                return self._digest("step", taken, workers, replies)
+        self._in_flight = None
+        return []
+
+    def operate(
+        self, operations: Mapping[int, Operation]
+    ) -> tuple[dict[int, Result], list[PoolError]]:
+        """Carry out one operation in each of these environments, in parallel."""
+        arguments: dict[int, dict[int, Operation]] = {}
+        for i, operation in operations.items():
+            w = int(self._worker_of[i])
+            arguments.setdefault(w, {})[i - self.shards[w].first] = operation
+        workers = list(arguments)
+        self._in_flight = _InFlight(workers, self._all_rows[:0])
+        replies = self._exchange.run(
+            Command.CALL, workers, [0] * len(workers), arguments, self._timeout_s
+        )
+        self._in_flight = None
+        pairs = list(zip(workers, replies, strict=True))
+        lost = [(self.shards[w], reply) for w, reply in pairs if isinstance(reply, Lost)]
+        results: dict[int, Result] = {}
+        failures: list[Failure] = []
+        for w, returned in pairs:
+            if isinstance(returned, Lost):
+                continue
+            for k, data in zip(arguments[w], returned.results, strict=True):
+                if data is not None:
+                    results[self.shards[w].first + k] = snapshot.loads(data)
+            failures += returned.failures
+        errors: list[PoolError] = []
+        if lost:
+            errors.append(self._give_up(lost, "call"))
+        if failures:
+            errors.append(env_error(failures, self.seeds, self.episode_steps))
+        return results, errors
+
+    def note_reset(self, env_index: int, seed: int | None) -> None:
+        """An environment was reset by another way than ``reset``."""
+        if seed is not None:
+            self.seeds[env_index] = seed
+        self.need_reset[env_index] = False
+        self._some_need_reset = bool(self.need_reset.any())
+        self.episode_steps[env_index] = 0
+
+    def close(self, timeout_s: float, reason: str) -> list[Failure]:
+        """End every worker; returns what closing environments raised. Later calls do nothing."""
+        if self.closed_because is not None:
+            return []
+        self.closed_because = reason
+        self.close_at_exit.detach()
+        self._in_flight = None
+        try:
+            return self._backend.close(timeout_s, polite=True)
+        finally:
+            self.store.close()
+
+    def abandon(self) -> None:
+        """In a forked child: refuse every further call, and leave the parent's workers alone."""
+        if self.closed_because is None:
+            self.closed_because = (
+                "this process was forked from the one that built it; build a pool of its own here"
+            )
+            self.close_at_exit.detach()
+
+    def _select(self, selected: Array | None) -> tuple[Sequence[int], Sequence[int]]:
+        """Which workers to ask, with which flags; writes the mask where it is needed."""
+        if selected is None:
+            return self._all_workers, self._all_flags
+        raw = selected.tobytes()
+        workers, flags = [], []
+        for w, (first, last) in enumerate(self.shards):
+            taking_part = raw.count(1, first, last)
+            if taking_part:
+                workers.append(w)
+                flags.append(int(Flag.ALL) if taking_part == last - first else 0)
+        self.control.mask[...] = selected
+        return workers, flags
+
+    def _digest(
+        self,
+        command: str,
+        rows: Array,
+        workers: Sequence[int],
+        replies: Sequence[Any],
+        *,
+        renewed: bool = False,
+    ) -> list[PoolError]:
+        """Take in everything that the replies say."""
+        pairs = list(zip(workers, replies, strict=True))
+        reports = [reply for _, reply in pairs if isinstance(reply, Report)]
+        lost = [(self.shards[w], reply) for w, reply in pairs if isinstance(reply, Lost)]
+        failures = [failure for report in reports for failure in report.failures]
+        failed = {failure.env_index for failure in failures}
+        failed |= {i for shard, _ in lost for i in rows.tolist() if i in shard.indices}
+        if failed:
+            self._void(sorted(failed))
+        reported = [i for i in rows.tolist() if i not in failed]
+        # Growing half a layout would be worse than a Ctrl-C that comes a moment later.
+        with interrupts_held():
+            if renewed:
+                self.store.settle(sorted(failed))
+            problems = self.store.absorb(reports, reported)
+            self._in_flight = None
+        errors: list[PoolError] = []
+        if lost:
+            errors.append(self._give_up(lost, command))
+        if failures:
+            errors.append(env_error(failures, self.seeds, self.episode_steps))
+        if problems:
+            errors.append(info_error(problems, command, self.seeds, self.episode_steps))
+        return errors
+
+    def _void(self, failed: list[int]) -> None:
+        """Rows whose environment failed: reward 0, flags False, a reset is needed."""
+        self.need_reset[failed] = True
+        self._some_need_reset = True
+        self.control.rewards[failed] = 0.0
+        self.control.terminateds[failed] = False
+        self.control.truncateds[failed] = False
+
+    def _give_up(self, lost: Sequence[tuple[ShardRange, Lost]], command: str) -> PoolError:
+        """Without one of its workers the engine is closed for good."""
+        error = lost_error(lost, command)
+        warn_of(self.close(10.0, str(error).splitlines()[0]))
+        return error
+
+    def _recover(self) -> None:
+        """The call before this one was interrupted: its rows are in an unknown state."""
+        doubt, self._in_flight = self._in_flight, None
+        if doubt is not None:
+            self._exchange.distrust(doubt.workers)
+            self.need_reset[doubt.rows] = True
+            self._some_need_reset = bool(self.need_reset.any())
+
+
+def _of_shard(
+    rows: Array,
+    shard: ShardRange,
+    seeds: Sequence[int | None] | None,
+    options: bytes | tuple[bytes | None, ...] | None,
+) -> ResetArguments:
+    inside = rows[(rows >= shard.first) & (rows < shard.last)].tolist()
+    return ResetArguments(
+        None if seeds is None else tuple(seeds[i] for i in inside),
+        tuple(options[i] for i in inside) if isinstance(options, tuple) else options,
+    )
+
+
+def _different(env_index: int, name: str, expected: str, found: str) -> ValueError:
+    return ValueError(
+        f"all environments need the same {name}; environment {env_index} differs: "
+        f"expected {expected}, found {found}"
+    )
+
+
+def _finalize(backend: Backend, store: InfoStore) -> None:
+    """The engine was dropped without being closed, or the interpreter ends."""
+    warn_of(backend.close(10.0, polite=True))
+    store.close()

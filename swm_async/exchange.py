@@ -1,0 +1,105 @@
+"""Commands out, replies in: numbering, layouts that workers have seen, interrupted calls.
+
+Sends one command to each worker that is asked and reads every reply before it returns.
+Knows the backend and the version of the layout; what commands and replies mean is the
+pool's affair.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from swm_async.backends.base import Backend, Lost
+from swm_async.infos import InfoStore
+from swm_workers.protocol import Command, CommandBody, Flag
+
+
+class Exchange:
+    """The pool's only way to its workers."""
+
+    def __init__(self, backend: Backend, store: InfoStore) -> None:
+        self._backend = backend
+        self._store = store
+        self._number = 0
+        count = len(backend.shards)
+        self._known: list[set[int]] = [set() for _ in range(count)]
+        self._given: list[set[int]] = [set() for _ in range(count)]
+        self._doubtful: set[int] = set()
+
+    def distrust(self, workers: Sequence[int]) -> None:
+        """A call to these workers was cut short: replies may be on their way, or lost."""
+        self._doubtful.update(workers)
+
+    def run(
+        self,
+        kind: Command,
+        workers: Sequence[int],
+        flags: Sequence[int],
+        arguments: Mapping[int, Any] | None,
+        timeout_s: float | None,
+    ) -> list[Any]:
+        """Send one command to each worker and read all replies.
+
+        Args:
+            kind: the command.
+            workers: who is asked; the others hear nothing.
+            flags: the command's flags, for each of ``workers``.
+            arguments: by worker, for those whose command has any.
+            timeout_s: seconds until an overdue worker is killed; None = never.
+
+        Returns:
+            For each of ``workers`` the payload of its reply, None where there was none, or
+            ``Lost``.
+        """
+        backend, version = self._backend, self._store.version
+        doubtful = self._resynchronise(workers) if self._doubtful else ()
+        number = self._number = self._number + 1
+        replies: list[Any] = [None] * len(workers)
+        for k, w in enumerate(workers):
+            body = None
+            if arguments is not None or version not in self._known[w]:
+                body = self._body(w, version, arguments)
+            extra = Flag.FORGET if w in doubtful else 0
+            try:
+                backend.send(w, number, kind, flags[k] | extra, version, body)
+            except Lost as lost:
+                replies[k] = lost
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for k, w in enumerate(workers):
+            if replies[k] is None:
+                try:
+                    replies[k] = backend.receive(w, number, deadline)
+                except Lost as lost:
+                    replies[k] = lost
+        if doubtful:
+            self._doubtful -= set(doubtful)
+        return replies
+
+    def _body(
+        self, worker: int, version: int, arguments: Mapping[int, Any] | None
+    ) -> CommandBody | None:
+        """The command's payload, with the layout and its blocks if the worker lacks them."""
+        own = None if arguments is None else arguments.get(worker)
+        if version in self._known[worker]:
+            return None if own is None else CommandBody(None, own)
+        update = self._store.update()
+        live = {block.block for block in update.blocks}
+        for number in sorted(live - self._given[worker]):
+            self._backend.share(worker, number, self._store.block(number))
+        self._given[worker] = live
+        # A worker keeps earlier layouts as long as all their blocks are among the live ones.
+        self._known[worker] = self._store.live_versions() & (self._known[worker] | {version})
+        return CommandBody(update, own)
+
+    def _resynchronise(self, workers: Sequence[int]) -> Sequence[int]:
+        doubtful = [w for w in workers if w in self._doubtful]
+        for w in doubtful:
+            self._known[w], self._given[w] = set(), set()
+            try:
+                self._backend.resynchronise(w, int.from_bytes(os.urandom(8), "little"))
+            except Lost:
+                continue  # sending the command finds out again, and says so in its place
+        return doubtful

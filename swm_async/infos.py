@@ -1,0 +1,529 @@
+"""The pool's side of the infos: the blocks, the arrays over them, and how they grow.
+
+Plans where each key lives, adds slots when a report shows that one is missing or too narrow,
+keeps the lists of values that have no fixed layout, and says which keys have a companion.
+The rules are those of ``docs/contract.md``, Infos. Knows nothing of workers or commands.
+
+Slots never move: a key that widens gets a slot in a new block, everything else stays where
+it is. A full reset starts a new generation of arrays; the one before is used again once
+nobody holds any of its arrays.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from swm_workers import snapshot
+from swm_workers.layout import (
+    Array,
+    Kind,
+    Layout,
+    Natural,
+    ObservationSlot,
+    Place,
+    Slot,
+    aligned,
+    array_view,
+    common_dtype,
+    fill_number,
+    fill_value,
+    fits,
+    flags_view,
+    itemsize,
+    natural,
+    survives,
+    tensor_view,
+)
+from swm_workers.memory import Block
+from swm_workers.protocol import BlockSize, Extra, LayoutUpdate, Problem, Report
+from swm_workers.spaces import Leaf
+
+_PYTHON_DTYPES: Final = frozenset(np.dtype(t) for t in (bool, np.int64, np.uint64, float, complex))
+
+
+class _Value(NamedTuple):
+    """An extra, unpickled and classified."""
+
+    env_index: int
+    found: Natural
+    original: Any
+
+
+class _Wish(NamedTuple):
+    """A slot that is to be made: its kind, dtype and shape, and whether it has a companion."""
+
+    kind: Kind
+    dtype: Any
+    shape: tuple[int, ...]
+    companion: bool
+
+
+class _Generation:
+    """One set of live arrays and the layout under which they are written."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.values: dict[str, Any] = {}
+        self.flags: dict[str, tuple[Array, Array]] = {}
+        self.observations: list[Array | list[Any]] = []
+        self.blocks: set[int] = set()
+
+
+class InfoStore:
+    """The observations and infos of ``num_envs`` environments.
+
+    Args:
+        num_envs: N.
+        leaves: the leaves of the observation space; none = observations are not kept.
+        control: the number and the block that hold actions, rewards and flags.
+        new_block: makes shared memory of a size.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        leaves: Sequence[Leaf],
+        control: Block,
+        new_block: Callable[[int], Block],
+    ) -> None:
+        self._num_envs = num_envs
+        self._leaves = tuple(leaves)
+        self._new_block = new_block
+        self._blocks: dict[int, Block] = {0: control}
+        self._next_block = 1
+        self._next_version = 1
+        self._spare: _Generation | None = None
+        self._previous: _Generation | None = None
+        self._notes: list[str] = []
+        self.has_reports = False
+        """Whether any environment has ever reported an info."""
+        self._now = self._fresh_generation({})
+        self.infos: dict[str, Any] = {}
+        """The values and companions, as a caller sees them; hand out copies of this dict."""
+
+    @property
+    def version(self) -> int:
+        """The version of the layout in force."""
+        return self._now.layout.version
+
+    @property
+    def observations(self) -> Sequence[Array | list[Any]]:
+        """One ``(N, *shape)`` array per observation leaf, or a list of N objects."""
+        return self._now.observations
+
+    def block(self, number: int) -> Block:
+        """A block by its number."""
+        return self._blocks[number]
+
+    def update(self) -> LayoutUpdate:
+        """What a worker has to know to write under the layout in force."""
+        live = {0} | self._now.blocks | (self._spare.blocks if self._spare is not None else set())
+        sizes = tuple(BlockSize(number, self._blocks[number].size) for number in sorted(live))
+        return LayoutUpdate(self._now.layout, sizes)
+
+    def live_versions(self) -> set[int]:
+        """The layouts that can come into force again without being sent anew."""
+        spare = set() if self._spare is None else {self._spare.layout.version}
+        return spare | {self._now.layout.version}
+
+    def renew(self) -> None:
+        """Start new arrays for a full reset; those handed out before keep their values."""
+        before = self._now
+        spare = self._spare
+        if spare is not None and _same_slots(spare.layout, before.layout) and _is_free(spare):
+            self._now = spare
+        else:
+            if spare is not None:
+                self._drop(spare.blocks)
+            self._now = self._fresh_generation(before.layout.slots)
+        self._spare = before
+        if len(before.blocks) != len(self._now.blocks):
+            self._drop(before.blocks)  # it grew in parts: its arrays live on, its blocks do not
+            self._spare = None
+        for key, value in before.values.items():
+            if before.layout.slots[key].kind is Kind.OBJECT:
+                self._now.values[key] = [[row[0]] for row in value]
+        for leaf, part in enumerate(before.observations):
+            if isinstance(part, list):
+                self._now.observations[leaf] = list(part)
+        self._publish()
+        self._previous = before
+
+    def settle(self, failed: Sequence[int]) -> None:
+        """A full reset is complete: rows that failed get back the values from before it."""
+        before, now = self._previous, self._now
+        self._previous = None
+        if before is None or not failed:
+            return
+        for key, slot in now.layout.slots.items():
+            for new, old in zip(now.flags[key], before.flags[key], strict=True):
+                new[failed] = old[failed]
+            if slot.kind is not Kind.OBJECT:
+                now.values[key][failed] = before.values[key][failed]
+        for part, old_part in zip(now.observations, before.observations, strict=True):
+            if isinstance(part, np.ndarray) and isinstance(old_part, np.ndarray):
+                part[failed] = old_part[failed]
+
+    def absorb(self, reports: Sequence[Report], reported: Sequence[int]) -> list[Problem]:
+        """Take in what did not go through shared memory.
+
+        Args:
+            reports: the payloads of all replies, in order of their shards.
+            reported: the environments that reported an info in this exchange.
+
+        Returns:
+            What could not be delivered.
+        """
+        problems: list[Problem] = []
+        by_key: dict[str, list[_Value]] = {}
+        cleared: list[Extra] = []
+        for report in reports:
+            for env_index, leaf, data in report.observations:
+                part = self._now.observations[leaf]
+                part[env_index] = snapshot.loads(data)
+            for extra in report.extras:
+                if extra.data is None:
+                    cleared.append(extra)
+                    continue
+                value = _unpickle(extra, problems)
+                if value is not None:
+                    by_key.setdefault(extra.key, []).append(value)
+            problems += report.problems
+        for extra in cleared:
+            self._now.values[extra.key][extra.env_index][0] = None
+        missing = {key for report in reports for _, key in report.missing}
+        self._grow(by_key, missing, set(reported), problems)
+        self.has_reports = self.has_reports or bool(reported)
+        return problems
+
+    def warn(self) -> None:
+        """Issue the warnings that have gathered; state is consistent should they be errors."""
+        notes, self._notes = self._notes, []
+        for note in notes:
+            warnings.warn(note, UserWarning, stacklevel=4)
+
+    def close(self) -> None:
+        """Give back the descriptors of all blocks; arrays stay readable."""
+        self._spare = None
+        for block in self._blocks.values():
+            block.close()
+
+    # Growth.
+
+    def _grow(
+        self,
+        by_key: dict[str, list[_Value]],
+        missing: set[str],
+        reported: set[int],
+        problems: list[Problem],
+    ) -> None:
+        """Make the slots that these values ask for, then write the values."""
+        slots = self._now.layout.slots
+        wishes: dict[str, _Wish] = {}
+        for key, values in by_key.items():
+            slot = slots.get(key)
+            if slot is None:
+                companion = self.has_reports or {v.env_index for v in values} != reported
+                wishes[key] = self._wish_for_new(key, values, companion)
+            elif slot.kind is not Kind.OBJECT and not all(fits(v.found, slot) for v in values):
+                wishes[key] = self._wish_for_wider(key, slot, values)
+        for key in missing:
+            companion = wishes[key] if key in wishes else slots.get(key)
+            if companion is not None and not companion.companion:
+                wishes[key] = _Wish(companion.kind, companion.dtype, companion.shape, True)
+        self._refuse_collisions(wishes, by_key, problems)
+        if wishes:
+            self._add_slots(wishes)
+        for key, values in by_key.items():
+            self._write(key, values)
+
+    def _wish_for_new(self, key: str, values: Sequence[_Value], companion: bool) -> _Wish:
+        first = values[0].found
+        dtype = first.dtype
+        for value in values:
+            found = value.found
+            same = found.kind is first.kind and found.shape == first.shape
+            if first.kind is Kind.OBJECT:
+                if found.kind is not Kind.OBJECT:
+                    return self._as_list(key, first, found, companion)
+                continue
+            dtype = common_dtype(first.kind, dtype, found.dtype) if same else None
+            if dtype is None:
+                return self._as_list(key, first, found, companion)
+        if first.kind is Kind.OBJECT:
+            return _Wish(Kind.OBJECT, None, (), companion)
+        for value in values:
+            if not survives(value.found.value, first.kind, dtype):
+                return self._as_list(key, first, value.found, companion)
+        return _Wish(first.kind, dtype, first.shape, companion)
+
+    def _wish_for_wider(self, key: str, slot: Slot, values: Sequence[_Value]) -> _Wish:
+        dtype = slot.dtype
+        known = Natural(slot.kind, slot.dtype, slot.shape, None)
+        for value in values:
+            found = value.found
+            same = found.kind is slot.kind and found.shape == slot.shape
+            dtype = common_dtype(slot.kind, dtype, found.dtype) if same else None
+            if dtype is None:
+                return self._as_list(key, known, found, slot.companion)
+        stored = self._now.flags[key][1].copy()
+        stored[[value.env_index for value in values]] = False
+        rows = np.flatnonzero(stored)
+        survivors = [self._now.values[key][rows], *(value.found.value for value in values)]
+        if not all(survives(value, slot.kind, dtype) for value in survivors):
+            return self._as_list(key, known, values[0].found, slot.companion)
+        return _Wish(slot.kind, dtype, slot.shape, slot.companion)
+
+    def _as_list(self, key: str, first: Natural, second: Natural, companion: bool) -> _Wish:
+        self._notes.append(
+            f"info {key!r} becomes a list of objects: {_describe(first)} and "
+            f"{_describe(second)} do not fit into one array"
+        )
+        return _Wish(Kind.OBJECT, None, (), companion)
+
+    def _refuse_collisions(
+        self, wishes: dict[str, _Wish], by_key: dict[str, list[_Value]], problems: list[Problem]
+    ) -> None:
+        """An environment's own key must not be the companion of another one."""
+        slots = self._now.layout.slots
+        for key, wish in list(wishes.items()):
+            companion = "_" + key
+            if wish.companion and (companion in wishes or companion in slots):
+                own = by_key.get(companion)
+                index = own[0].env_index if own else 0
+                problems.append(_collision(index, companion, key))
+                if key in slots:
+                    wishes[key] = wish._replace(companion=False)
+                    if slots[key][:3] == wish[:3]:
+                        del wishes[key]
+                else:
+                    wishes[key] = wish._replace(companion=False)
+            owner = slots.get(key[1:]) if key.startswith("_") else None
+            if key in wishes and key not in slots and owner is not None and owner.companion:
+                problems.append(_collision(by_key[key][0].env_index, key, key[1:]))
+                del wishes[key], by_key[key]
+
+    def _add_slots(self, wishes: dict[str, _Wish]) -> None:
+        """Put slots for these keys into a block of their own; the others stay where they are."""
+        now, count = self._now, self._num_envs
+        offset, places, flag_places = 0, {}, {}
+        for key, wish in wishes.items():
+            old = now.layout.slots.get(key)
+            changed = old is None or old[:3] != wish[:3]
+            if wish.kind is not Kind.OBJECT and changed:
+                places[key] = offset
+                offset += aligned(_bytes(count, wish))
+            if old is None:
+                flag_places[key] = offset
+                offset += aligned(2 * count)
+        number = self._allocate(offset) if offset else 0
+        slots = dict(now.layout.slots)
+        for key, wish in wishes.items():
+            old = slots.get(key)
+            place = old.place if old is not None and wish.kind is not Kind.OBJECT else None
+            if key in places:
+                place = Place(number, places[key])
+            flags = Place(number, flag_places[key]) if old is None else old.flags
+            slots[key] = Slot(wish.kind, wish.dtype, wish.shape, place, flags, wish.companion)
+        if offset:
+            now.blocks.add(number)
+        now.layout = now.layout._replace(version=self._take_version(), slots=slots)
+        for key in wishes:
+            if key in flag_places:
+                place = slots[key].flags
+                now.flags[key] = flags_view(self._blocks[place.block].buffer, count, place)
+            if key in places or slots[key].kind is Kind.OBJECT:
+                self._replace_values(key, slots[key])
+        if self._spare is not None:
+            self._drop(self._spare.blocks)
+            self._spare = None
+        self._publish()
+
+    def _replace_values(self, key: str, slot: Slot) -> None:
+        """Make the array or list of a key's new slot and move the values over."""
+        now = self._now
+        old = now.values.get(key)
+        if slot.kind is Kind.OBJECT:
+            if isinstance(old, list):
+                return
+            held = now.flags[key][1]
+            now.values[key] = [
+                [_python_value(old, i) if old is not None and held[i] else None]
+                for i in range(self._num_envs)
+            ]
+            return
+        new = self._view(slot)
+        _fill(new, slot)
+        if old is not None:
+            rows = np.flatnonzero(now.flags[key][1])
+            new[rows] = old[rows] if slot.kind is Kind.TENSOR else old[rows].astype(slot.dtype)
+        now.values[key] = new
+
+    def _write(self, key: str, values: Sequence[_Value]) -> None:
+        slot = self._now.layout.slots[key]
+        target = self._now.values[key]
+        present, held = self._now.flags[key]
+        for env_index, found, original in values:
+            present[env_index] = held[env_index] = True
+            if slot.kind is Kind.OBJECT:
+                target[env_index][0] = original
+            elif slot.kind is Kind.TENSOR:
+                target[env_index, 0].copy_(found.value)
+            else:
+                target[env_index, 0, ...] = found.value
+
+    # Generations and blocks.
+
+    def _fresh_generation(self, slots: dict[str, Slot]) -> _Generation:
+        """Lay all slots and observations out in one new block."""
+        count, offset = self._num_envs, 0
+        placed: dict[str, Slot] = {}
+        number = self._next_block
+        for key, slot in slots.items():
+            place = None
+            if slot.kind is not Kind.OBJECT:
+                place = Place(number, offset)
+                offset += aligned(_bytes(count, slot))
+            placed[key] = slot._replace(place=place, flags=Place(number, offset))
+            offset += aligned(2 * count)
+        observed: list[ObservationSlot | None] = []
+        for leaf in self._leaves:
+            if leaf.dtype is None:
+                observed.append(None)
+                continue
+            observed.append(ObservationSlot(leaf.dtype, leaf.shape, Place(number, offset)))
+            offset += aligned(count * leaf.dtype.itemsize * math.prod(leaf.shape))
+        layout = Layout(self._take_version(), count, 0, placed, tuple(observed))
+        made = _Generation(layout)
+        if slots or self._leaves:
+            made.blocks.add(self._allocate(offset))
+            self._make_views(made)
+        return made
+
+    def _make_views(self, made: _Generation) -> None:
+        count = self._num_envs
+        for key, slot in made.layout.slots.items():
+            buffer = self._blocks[slot.flags.block].buffer
+            made.flags[key] = flags_view(buffer, count, slot.flags)
+            if slot.kind is not Kind.OBJECT:
+                made.values[key] = self._view(slot)
+        for observed in made.layout.observations:
+            if observed is None:
+                made.observations.append([None] * count)
+                continue
+            buffer, offset = self._blocks[observed.place.block].buffer, observed.place.offset
+            array: Array = np.ndarray((count, *observed.shape), observed.dtype, buffer, offset)
+            array[...] = fill_value(observed.dtype)
+            made.observations.append(array)
+
+    def _view(self, slot: Slot) -> Any:
+        if slot.place is None:
+            raise AssertionError("objects have no place in shared memory")
+        buffer, offset = self._blocks[slot.place.block].buffer, slot.place.offset
+        if slot.kind is Kind.TENSOR:
+            import torch
+
+            return tensor_view(torch, buffer, self._num_envs, slot.dtype, slot.shape, offset)
+        return array_view(buffer, self._num_envs, slot.dtype, slot.shape, offset)
+
+    def _allocate(self, size: int) -> int:
+        number = self._next_block
+        self._blocks[number] = self._new_block(size)
+        self._next_block += 1
+        return number
+
+    def _drop(self, numbers: set[int]) -> None:
+        for number in numbers:
+            self._blocks.pop(number).close()
+
+    def _take_version(self) -> int:
+        version = self._next_version
+        self._next_version += 1
+        return version
+
+    def _publish(self) -> None:
+        """Put together what callers see, in the order in which keys appeared."""
+        slots = self._now.layout.slots
+        self.infos = {key: self._now.values[key] for key in slots}
+        for key, slot in slots.items():
+            if slot.companion:
+                self.infos["_" + key] = self._now.flags[key][0]
+
+
+def _unpickle(extra: Extra, problems: list[Problem]) -> _Value | None:
+    try:
+        original = snapshot.loads(extra.data or b"")
+    except Exception as error:  # a value's own reconstruction may raise anything
+        text = (
+            f"info {extra.key!r} of environment {extra.env_index} cannot be unpickled: "
+            f"{type(error).__name__}: {error}"
+        )
+        problems.append(Problem(extra.env_index, extra.key, text))
+        return None
+    if extra.kind is Kind.OBJECT:
+        return _Value(extra.env_index, Natural(Kind.OBJECT, None, (), original), original)
+    return _Value(extra.env_index, natural(original), original)
+
+
+def _describe(found: Natural) -> str:
+    if found.kind is Kind.OBJECT:
+        return f"a {type(found.value).__qualname__}"
+    library = "an array" if found.kind is Kind.ARRAY else "a tensor"
+    return f"{library} of {found.dtype} {found.shape}"
+
+
+def _collision(env_index: int, companion: str, key: str) -> Problem:
+    text = (
+        f"environment {env_index} reports an info {companion!r}, which is the name of the array "
+        f"that tells where {key!r} was reported; rename one of them"
+    )
+    return Problem(env_index, companion, text, collision=True)
+
+
+def _python_value(values: Any, i: int) -> Any:
+    """The value of one row as an environment may have reported it."""
+    row = values[i, 0]
+    if not isinstance(values, np.ndarray):
+        return row.clone()
+    if row.shape == () and values.dtype in _PYTHON_DTYPES:
+        return row.item()
+    return copy.copy(row)
+
+
+def _fill(values: Any, slot: Slot) -> None:
+    if slot.kind is Kind.TENSOR:
+        values.fill_(fill_number(sys.modules["torch"], slot.dtype))
+    else:
+        values[...] = fill_value(slot.dtype)
+
+
+def _bytes(num_envs: int, slot: Slot | _Wish) -> int:
+    return num_envs * itemsize(slot.kind, slot.dtype) * math.prod(slot.shape)
+
+
+def _same_slots(first: Layout, second: Layout) -> bool:
+    def forms(layout: Layout) -> list[tuple[Any, ...]]:
+        return [(k, s.kind, s.dtype, s.shape, s.companion) for k, s in layout.slots.items()]
+
+    return forms(first) == forms(second)
+
+
+def _is_free(generation: _Generation) -> bool:
+    """Whether nobody but this module holds an array of this generation.
+
+    Views keep their array alive, so counting the references to the arrays is enough.
+    """
+    arrays: list[Any] = [flags[0] for flags in generation.flags.values()]
+    arrays += [flags[1] for flags in generation.flags.values()]
+    arrays += [value for value in generation.values.values() if not isinstance(value, list)]
+    arrays += [part for part in generation.observations if not isinstance(part, list)]
+    # Held by its container, by the list here, by the loop and by the call: four. Who holds
+    # the storage of a tensor cannot be told, so these are never used again.
+    return all(isinstance(array, np.ndarray) and sys.getrefcount(array) == 4 for array in arrays)

@@ -1,0 +1,465 @@
+"""EnvPool: masks, seeds and options in, batched arrays out.
+
+Checks every argument before anything moves, and raises what the engine met. It knows neither
+processes nor pipes nor memory.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, TypeAlias
+
+import cloudpickle
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import batch_space
+
+from swm_async.arguments import (
+    check_mask,
+    check_num_workers,
+    check_options,
+    check_seconds,
+    check_seeds,
+    split,
+)
+from swm_async.backends.base import Backend, EnvFn
+from swm_async.backends.process import ProcessBackend
+from swm_async.backends.serial import SerialBackend
+from swm_async.copies import private_copy
+from swm_async.diagnosis import env_error, warn_of
+from swm_async.engine import Engine
+from swm_async.errors import EnvError, PoolError
+from swm_async.handles import RemoteEnvs, RemoteMethod, RemotePart
+from swm_workers import snapshot
+from swm_workers.attributes import Found, Operation, Result, Verb, variation_space
+from swm_workers.layout import Array
+from swm_workers.spaces import Space, assemble
+
+StepResult: TypeAlias = tuple[Any, Array, Array, Array, dict[str, Any]]
+
+_pools: weakref.WeakSet[EnvPool] = weakref.WeakSet()
+
+
+class EnvPool:
+    """Many environments, stepped in parallel, with masks and shared infos.
+
+    Letters: ``N`` = num_envs. A mask is ``(N,) bool``, True = takes part. Infos are arrays
+    ``(N, 1, ...)`` in shared memory, live: the next reset or step of environment i overwrites
+    row i. ``docs/contract.md`` states every rule.
+
+    Args:
+        env_fns: N factories without arguments, each called once, in its worker.
+        num_workers: worker processes; None = min(N, usable cores), 0 = in this process.
+        backend: ``"process"``.
+        observations: whether to keep the batched observations; False returns None for them.
+        copy: return private copies instead of live arrays.
+        start_timeout: seconds for construction; None = no bound.
+        step_timeout: seconds for each reset, step and call of a worker; an overdue worker is
+            killed. None = as long as the worker lives.
+        on_failure: ``"raise"``.
+        max_restarts: for ``on_failure="restart"``.
+        threads_per_worker: cap for OpenMP, BLAS, torch and OpenCV threads; None = no cap.
+        record_actions: keep the actions of the running episode, to reproduce failures.
+        ray_options: for ``backend="ray"``.
+
+    Raises:
+        TypeError, ValueError: wrong arguments, environments whose spaces differ.
+        EnvError: a factory raised.
+        WorkerDied, WorkerTimeout: a worker did not come up.
+    """
+
+    def __init__(
+        self,
+        env_fns: Iterable[EnvFn],
+        *,
+        num_workers: int | None = None,
+        backend: Literal["process", "ray"] = "process",
+        observations: bool = True,
+        copy: bool = False,
+        start_timeout: float | None = 60.0,
+        step_timeout: float | None = None,
+        on_failure: Literal["raise", "restart"] = "raise",
+        max_restarts: int = 3,
+        threads_per_worker: int | None = 1,
+        record_actions: bool = False,
+        ray_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        factories = _check_factories(env_fns)
+        _check_available(backend, on_failure, record_actions, ray_options)
+        self.num_envs = len(factories)
+        self.num_workers = check_num_workers(num_workers, self.num_envs)
+        start_timeout_s = check_seconds(start_timeout, "start_timeout")
+        step_timeout_s = check_seconds(step_timeout, "step_timeout")
+        if threads_per_worker is not None:
+            _check_positive(threads_per_worker, "threads_per_worker")
+        hosts: Backend
+        if self.num_workers == 0:
+            if step_timeout is not None:
+                warnings.warn(
+                    "step_timeout cannot be enforced with num_workers=0", UserWarning, stacklevel=2
+                )
+            hosts = SerialBackend(factories)
+        else:
+            shards = split(self.num_envs, self.num_workers)
+            hosts = ProcessBackend(factories, shards, threads_per_worker)
+        self._lock = threading.RLock()
+        self._copy = copy
+        self._engine = Engine(
+            hosts,
+            num_envs=self.num_envs,
+            observations=observations,
+            start_timeout_s=start_timeout_s,
+            step_timeout_s=step_timeout_s,
+        )
+        self._observed = observations
+        self.single_action_space: Space = self._engine.action_space
+        self.single_observation_space: Space = self._engine.observation_space
+        self.action_space: Space = batch_space(self.single_action_space, self.num_envs)
+        self.observation_space: Space = batch_space(self.single_observation_space, self.num_envs)
+        self._handle_spaces: dict[tuple[int, str], Space] = {}
+        _pools.add(self)
+
+    # State.
+
+    @property
+    def envs(self) -> RemoteEnvs:
+        """A handle for each environment, which behaves like the environment itself."""
+        return RemoteEnvs(self)
+
+    @property
+    def seeds(self) -> Array:
+        """``(N,) int64``: the last seed of each environment, -1 = never seeded; a copy."""
+        seeds: Array = self._engine.seeds.copy()
+        return seeds
+
+    @property
+    def busy(self) -> Array:
+        """``(N,) bool``: environments whose command has not been answered yet."""
+        return np.zeros(self.num_envs, np.bool_)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the pool was closed, by its user or since a worker was lost."""
+        return self._engine.closed_because is not None
+
+    @property
+    def infos(self) -> dict[str, Any]:
+        """The latest infos: a fresh dict of the same values; ``{}`` before the first reset."""
+        return private_copy(self._engine.store.infos) if self._copy else dict(
+            self._engine.store.infos)  # fmt: skip
+
+    @property
+    def variation_space(self) -> Any:
+        """Environment 0's ``variation_space`` with its current values; None if it has none."""
+        operation = Operation(Verb.APPLY, (), "variation_space", cloudpickle.dumps(variation_space))
+        return self.operate(0, operation).value
+
+    @property
+    def single_variation_space(self) -> Any:
+        """The same as ``variation_space``."""
+        return self.variation_space
+
+    # Reset and step.
+
+    def reset(
+        self, seed: Any = None, options: Any = None, mask: Any = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the environments that the mask selects.
+
+        Without a mask all are reset and new arrays begin; those handed out before keep their
+        values. With a mask the arrays stay the same objects and other rows are untouched.
+
+        Args:
+            seed: None, an integer (environment i gets ``seed + i``), or N integers and Nones.
+            options: None, one mapping for all, or N mappings and Nones.
+            mask: ``(N,) bool``, True = is reset.
+
+        Returns:
+            ``(observations, infos)``: ``(N, *shape)``, and a dict of ``(N, 1, ...)``.
+
+        Raises:
+            TypeError, ValueError: wrong arguments; no environment has moved.
+            EnvError, WorkerDied, WorkerTimeout: an environment or a worker failed.
+        """
+        with self._lock:
+            self._engine.check_usable()
+            selected = check_mask(mask, self.num_envs)
+            seeds = check_seeds(seed, self.num_envs)
+            pickled = check_options(options, self.num_envs)
+            errors: Sequence[PoolError] = ()
+            if selected is None or selected.any():
+                errors = self._engine.reset(selected, seeds, pickled)
+            result = self._observations(), self.infos
+            self._raise(errors, result)
+            return result
+
+    def step(self, actions: Any, mask: Any = None) -> StepResult:
+        """Step the environments that the mask selects.
+
+        Args:
+            actions: N rows; in those that take no part anything is accepted.
+            mask: ``(N,) bool``, True = is stepped.
+
+        Returns:
+            ``(observations, rewards, terminateds, truncateds, infos)``: rewards
+            ``(N,) float32``, flags ``(N,) bool``, fresh arrays, with 0 and False in the rows
+            that took no part.
+
+        Raises:
+            TypeError, ValueError: wrong arguments; no environment has moved.
+            ResetNeeded: a selected environment was never reset, or has failed.
+            EnvError, WorkerDied, WorkerTimeout: an environment or a worker failed.
+        """
+        engine = self._engine
+        with self._lock:
+            engine.check_usable()
+            rows = None
+            selected = check_mask(mask, self.num_envs)
+            if selected is not None:
+                rows = np.flatnonzero(selected)
+                if len(rows) == self.num_envs:
+                    selected = rows = None
+            engine.check_ready(rows)
+            objects = engine.actions.write(actions, rows)
+            errors = engine.step(selected, rows, objects) if rows is None or len(rows) else ()
+            control = engine.control
+            if rows is None:
+                rewards = control.rewards.astype(np.float32)
+                terminateds, truncateds = control.terminateds.copy(), control.truncateds.copy()
+            else:
+                rewards = np.zeros(self.num_envs, np.float32)
+                terminateds = np.zeros(self.num_envs, np.bool_)
+                truncateds = np.zeros(self.num_envs, np.bool_)
+                rewards[rows] = control.rewards[rows]
+                terminateds[rows] = control.terminateds[rows]
+                truncateds[rows] = control.truncateds[rows]
+            result = self._observations(), rewards, terminateds, truncateds, self.infos
+            if errors:
+                self._raise(errors, result)
+            return result
+
+    def _observations(self) -> Any:
+        if not self._observed:
+            return None
+        parts = [tuple(p) if isinstance(p, list) else p for p in self._engine.store.observations]
+        if self._copy:
+            parts = [private_copy(part) for part in parts]
+        return assemble(self.single_observation_space, parts)
+
+    def _raise(self, errors: Sequence[PoolError], result: Any) -> None:
+        """Raise the gravest error, which comes first; warn of what became a list."""
+        if errors:
+            errors[0].result = result
+            errors[0].others = tuple(errors[1:])
+            raise errors[0]
+        self._engine.store.warn()
+
+    # Calls and attributes.
+
+    def call(self, name: str, *args: Any, mask: Any = None, **kwargs: Any) -> list[Any]:
+        """Call a method of every selected environment, in parallel, through its wrappers.
+
+        Returns:
+            N results, None in the rows that took no part. An attribute that cannot be called
+            gives its value.
+
+        Raises:
+            EnvError: a method raised; its environment needs no reset.
+        """
+        pickled = cloudpickle.dumps((args, kwargs))
+        return self._call(mask, lambda i: Operation(Verb.CALL, (), name, pickled))
+
+    def call_each(self, name: str, args_list: Sequence[Any], mask: Any = None) -> list[Any]:
+        """Call a method of every selected environment with arguments of its own.
+
+        Args:
+            name: the method.
+            args_list: N tuples of arguments (anything else is a single argument); entries of
+                rows that take no part are ignored.
+            mask: ``(N,) bool``, True = is called.
+        """
+        self._check_count(args_list, "args_list")
+
+        def operation(i: int) -> Operation:
+            args = args_list[i] if isinstance(args_list[i], (tuple, list)) else (args_list[i],)
+            return Operation(Verb.CALL, (), name, cloudpickle.dumps((tuple(args), {})))
+
+        return self._call(mask, operation)
+
+    def get_attr(self, name: str, mask: Any = None) -> list[Any]:
+        """N values of an attribute, None in the rows that took no part.
+
+        Methods, and objects that cannot be copied, come back as handles.
+        """
+        return self._call(mask, lambda i: Operation(Verb.GET, (), name))
+
+    def set_attr(self, name: str, values: Any, mask: Any = None) -> None:
+        """Set an attribute on the object that owns it, through wrappers.
+
+        Args:
+            name: the attribute.
+            values: a list or tuple of N values, or one value for all.
+            mask: ``(N,) bool``, True = is changed.
+        """
+        if isinstance(values, (list, tuple)):
+            self._check_count(values, "values")
+            pickled = [cloudpickle.dumps(value) for value in values]
+        else:
+            pickled = [cloudpickle.dumps(values)] * self.num_envs
+        self._call(mask, lambda i: Operation(Verb.SET, (), name, pickled[i]))
+
+    def render(self, mask: Any = None) -> list[Any]:
+        """N frames, None in the rows that took no part."""
+        return self.call("render", mask=mask)
+
+    def operate(self, env_index: int, operation: Operation) -> Result:
+        """Carry out one operation in one environment; what handles are made of.
+
+        Raises:
+            BaseException: what the environment raised, with its own type where possible.
+        """
+        with self._lock:
+            self._engine.check_usable()
+            results, errors = self._engine.operate({env_index: operation})
+            if errors:
+                own = errors[0].failures[0].exception if isinstance(errors[0], EnvError) else None
+                raise errors[0] if own is None else own
+            if operation.path == () and operation.verb is Verb.CALL:
+                self._note_handle(env_index, operation)
+            return results[env_index]
+
+    def handle_space(self, env_index: int, name: str) -> Any:
+        """The space of an environment's handle, kept so that sampling advances it."""
+        key = (env_index, name)
+        if key not in self._handle_spaces:
+            self._handle_spaces[key] = self.operate(env_index, Operation(Verb.GET, (), name)).value
+        return self._handle_spaces[key]
+
+    def _note_handle(self, env_index: int, operation: Operation) -> None:
+        """A reset or step through a handle counts, although the pool's rows do not change."""
+        if operation.name == "reset":
+            _, kwargs = snapshot.loads(operation.arguments or b"")
+            self._engine.note_reset(env_index, kwargs.get("seed"))
+        elif operation.name == "step":
+            self._engine.episode_steps[env_index] += 1
+
+    def _call(self, mask: Any, make: Callable[[int], Operation]) -> list[Any]:
+        with self._lock:
+            self._engine.check_usable()
+            selected = check_mask(mask, self.num_envs)
+            rows = range(self.num_envs) if selected is None else np.flatnonzero(selected).tolist()
+            operations = {i: make(i) for i in rows}
+            results, errors = self._engine.operate(operations)
+            answers: list[Any] = [None] * self.num_envs
+            for i, result in results.items():
+                answers[i] = self._answer(i, operations[i].name, result)
+            self._raise(errors, answers)
+            return answers
+
+    def _answer(self, i: int, name: str, result: Result) -> Any:
+        if result.found is Found.METHOD:
+            return RemoteMethod(self, i, (), name)
+        if result.found is Found.PART:
+            return RemotePart(self, i, (name,), result.value)
+        return result.value
+
+    def _check_count(self, values: Sequence[Any], name: str) -> None:
+        if len(values) != self.num_envs:
+            raise ValueError(
+                f"{name} must have {self.num_envs} entries, one per environment; "
+                f"found {len(values)}"
+            )
+
+    # The end.
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Close every environment and end every worker; arrays stay readable.
+
+        Args:
+            timeout: seconds that the environments may take; then their workers are killed.
+
+        Raises:
+            EnvError: environments raised while they closed; everything has ended all the same.
+        """
+        with self._lock:
+            failures = self._engine.close(timeout, "it was closed")
+        if failures:
+            raise env_error(failures, None, None)
+
+    def __enter__(self) -> EnvPool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        with self._lock:
+            # Raising here would hide the error that is under way.
+            warn_of(self._engine.close(10.0, "it was closed"))
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"EnvPool(num_envs={self.num_envs}, num_workers={self.num_workers}{state})"
+
+    def _abandon(self) -> None:
+        self._lock = threading.RLock()  # another thread of the parent may have held the old one
+        if self.num_workers > 0:
+            self._engine.abandon()
+
+
+def _check_factories(env_fns: Any) -> list[EnvFn]:
+    if isinstance(env_fns, gymnasium.Env) or callable(env_fns):
+        raise TypeError(
+            "env_fns must be a sequence of factories, one per environment; found a single "
+            f"{type(env_fns).__name__}"
+        )
+    factories = list(env_fns)
+    if not factories:
+        raise ValueError("env_fns must hold at least one factory; found none")
+    for i, factory in enumerate(factories):
+        if isinstance(factory, gymnasium.Env) or not callable(factory):
+            raise TypeError(
+                f"env_fns[{i}] must be a function without arguments that makes an environment; "
+                f"found a {type(factory).__name__}"
+            )
+    return factories
+
+
+def _check_available(
+    backend: str, on_failure: str, record_actions: bool, ray_options: Mapping[str, Any] | None
+) -> None:
+    if backend not in ("process", "ray"):
+        raise ValueError(f'backend must be "process" or "ray"; found {backend!r}')
+    if on_failure not in ("raise", "restart"):
+        raise ValueError(f'on_failure must be "raise" or "restart"; found {on_failure!r}')
+    if backend == "ray" or ray_options is not None:
+        raise ValueError('backend="ray" is not available in this version; use "process"')
+    if on_failure == "restart":
+        raise ValueError('on_failure="restart" is not available in this version; use "raise"')
+    if record_actions:
+        raise ValueError("record_actions=True is not available in this version")
+
+
+def _check_positive(number: Any, name: str) -> None:
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"{name} must be an integer or None; found {type(number).__name__}")
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1; found {number}")
+
+
+def _abandon_all() -> None:
+    for pool in list(_pools):
+        pool._abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

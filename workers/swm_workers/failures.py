@@ -1,0 +1,40 @@
+"""Turning exceptions into records that always survive the way to the pool; no I/O."""
+
+from __future__ import annotations
+
+import traceback
+
+from swm_workers import snapshot
+from swm_workers.protocol import Failure
+
+
+def capture(env_index: int, command: str, error: BaseException) -> Failure:
+    """Record an exception that an environment raised.
+
+    The exception itself is kept only if it can be pickled and rebuilt: classes whose
+    constructors take other arguments than they store cannot, and are kept by name and text.
+    """
+    return Failure(
+        env_index,
+        command,
+        f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
+        _text(error),
+        "".join(traceback.format_exception(type(error), error, error.__traceback__)),
+        _pickled(error),
+    )
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as second:  # a user's __str__ may do anything
+        return f"<text of the exception not available: {type(second).__name__}>"
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    try:
+        data = snapshot.dumps(error)
+        rebuilt = snapshot.loads(data)
+    except BaseException:  # a user's reduction may raise anything, SystemExit included
+        return None
+    return data if isinstance(rebuilt, BaseException) else None

@@ -1,0 +1,323 @@
+"""Writing one shard's infos into their slots, and collecting what has no slot.
+
+Knows the layout and the blocks; knows nothing of environments, pipes or the pool. The rules
+are those of ``docs/contract.md``, Infos. An info of the same keys as the one before goes
+through a plan that was made for exactly these keys; everything else takes the long way.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from swm_workers import snapshot
+from swm_workers.layout import (
+    Kind,
+    Layout,
+    Natural,
+    Slot,
+    array_view,
+    fill_number,
+    fill_value,
+    fits,
+    flags_view,
+    natural,
+    tensor_view,
+)
+from swm_workers.protocol import Extra, Problem
+
+_SCALAR_CLASSES: Final[dict[str, frozenset[type]]] = {
+    np.dtype(name).str: frozenset(classes)
+    for name, classes in {
+        "bool": (bool, np.bool_),
+        "int64": (int, np.int64),
+        "uint64": (np.uint64,),
+        "float64": (float, np.float64),
+        "int8": (np.int8,),
+        "uint8": (np.uint8,),
+        "int16": (np.int16,),
+        "uint16": (np.uint16,),
+        "int32": (np.int32,),
+        "uint32": (np.uint32,),
+        "float32": (np.float32,),
+    }.items()
+}
+"""Classes whose instances may be stored in such a slot without another look at the value."""
+
+_COMPARABLE = frozenset({str, bytes, int, bool, type(None)})
+"""Immutable classes of which equal instances of the same class cannot be told apart."""
+
+_MAX_PLANS = 256
+"""Key sets remembered at once; an environment that invents new ones forever stays bounded."""
+
+_UNKNOWN: Final = object()
+"""Nothing is known of what the pool holds for this row."""
+_CLEARED: Final = object()
+"""The pool holds the fill value for this row."""
+
+
+class _Target:
+    """One key as the rows of this shard write it."""
+
+    __slots__ = (
+        "dtype", "fill", "held", "items", "key", "present", "rows", "scalars", "sent", "slot",
+        "tensor",
+    )  # fmt: skip
+
+    def __init__(self, key: str, slot: Slot, first: int, count: int, sent: list[Any]) -> None:
+        self.key = key
+        self.slot = slot
+        self.sent = sent
+        self.scalars: frozenset[type] = frozenset()
+        self.items: Any = None
+        self.dtype: Any = None
+        self.rows: list[Any] = []
+        self.fill: Any = None
+        self.tensor: Any = None
+        self.present: Any = None
+        self.held: Any = None
+
+    def map(self, buffers: Mapping[int, Any], num_envs: int, first: int, count: int) -> None:
+        """Make the views on the rows ``first`` to ``first + count`` of the slot."""
+        slot = self.slot
+        present, held = flags_view(buffers[slot.flags.block], num_envs, slot.flags)
+        self.present = memoryview(present)[first : first + count]  # type: ignore[arg-type]  # ndarray has the buffer protocol
+        self.held = memoryview(held)[first : first + count]  # type: ignore[arg-type]  # as above
+        if slot.place is None:
+            return
+        buffer, offset = buffers[slot.place.block], slot.place.offset
+        if slot.kind is Kind.TENSOR:
+            import torch
+
+            self.tensor = tensor_view(torch, buffer, num_envs, slot.dtype, slot.shape, offset)
+            self.rows = [self.tensor[first + k, 0] for k in range(count)]
+            self.fill = fill_number(torch, slot.dtype)
+            return
+        array = array_view(buffer, num_envs, slot.dtype, slot.shape, offset)
+        self.rows = [array[first + k, 0, ...] for k in range(count)]
+        self.dtype = slot.dtype
+        self.fill = fill_value(slot.dtype)
+        if slot.shape == () and slot.dtype.str in _SCALAR_CLASSES:
+            self.scalars = _SCALAR_CLASSES[slot.dtype.str]
+            self.items = memoryview(array.reshape(num_envs))[first : first + count]  # type: ignore[arg-type]  # as above
+
+
+class _Plan:
+    """What to do with an info of exactly these keys."""
+
+    __slots__ = ("absent", "bad", "fields", "present", "size", "unknown")
+
+    def __init__(self, keys: frozenset[Any], targets: Mapping[str, _Target]) -> None:
+        self.size = len(keys)
+        self.bad = [key for key in keys if not isinstance(key, str)]
+        self.unknown = [key for key in keys if isinstance(key, str) and key not in targets]
+        self.present = [target for key, target in targets.items() if key in keys]
+        self.absent = [target for key, target in targets.items() if key not in keys]
+        self.fields = [
+            (t.key, t.scalars, t.items, t.dtype, t.slot.shape, t.rows, t) for t in self.present
+        ]
+
+
+_NO_PLAN: Final = _Plan(frozenset(), {})
+_NO_PLAN.size = -1
+
+
+class InfoWriter:
+    """Writes the infos of the environments ``first`` … ``first + count - 1``.
+
+    Between two calls of ``take`` it gathers what has to travel in the reply.
+    """
+
+    def __init__(self, first: int, count: int) -> None:
+        self._first = first
+        self._count = count
+        self._targets: dict[str, _Target] = {}
+        self._plans: dict[frozenset[Any], _Plan] = {}
+        self._empty: _Plan | None = None
+        self._current: list[_Plan] = [_NO_PLAN] * count
+        self._sent: dict[str, list[Any]] = {}
+        self._extras: dict[tuple[int, str], Extra] = {}
+        self._missing: list[tuple[int, str]] = []
+        self._problems: list[Problem] = []
+
+    def bind(self, layout: Layout, buffers: Mapping[int, Any]) -> None:
+        """Write under another layout from now on."""
+        first, count = self._first, self._count
+        self._targets = {}
+        for key, slot in layout.slots.items():
+            if slot.kind is Kind.OBJECT:
+                sent = self._sent.setdefault(key, [_UNKNOWN] * count)
+            else:
+                sent = []
+            target = _Target(key, slot, first, count, sent)
+            target.map(buffers, layout.num_envs, first, count)
+            self._targets[key] = target
+        self._plans = {}
+        self._empty = None
+        self._current = [_NO_PLAN] * count
+
+    def forget(self) -> None:
+        """Rely on nothing that was reported before: replies may have been lost."""
+        self.take()
+        for sent in self._sent.values():
+            sent[:] = [_UNKNOWN] * self._count
+        self._current = [_NO_PLAN] * self._count
+
+    def idle(self, k: int) -> bool:
+        """Whether an empty info of row k changes nothing."""
+        return self._current[k] is self._empty
+
+    def write(self, k: int, info: Mapping[str, Any]) -> None:
+        """Take what the environment in row k of the shard reported at a step."""
+        plan = self._current[k]
+        if len(info) != plan.size:
+            plan = self._switch(k, info)
+        try:
+            self._write_fields(k, info, plan)
+        except (KeyError, ValueError):
+            # Other keys of the same number, or an integer beyond its slot: once more, slowly.
+            plan = self._switch(k, info)
+            self._write_slowly(k, info, plan)
+        if plan.unknown or plan.bad:
+            self._write_unknown(k, info, plan)
+
+    def write_fresh(self, k: int, info: Mapping[str, Any]) -> None:
+        """Take what the environment reported at a reset: keys that it lacks lose their value."""
+        self.write(k, info)
+        for target in self._current[k].absent:
+            self._clear(k, target)
+
+    def take(self) -> tuple[tuple[Extra, ...], tuple[tuple[int, str], ...], tuple[Problem, ...]]:
+        """Hand over the extras, the missing keys and the problems gathered so far."""
+        if not (self._extras or self._missing or self._problems):
+            return (), (), ()
+        gathered = tuple(self._extras.values()), tuple(self._missing), tuple(self._problems)
+        self._extras, self._missing, self._problems = {}, [], []
+        return gathered
+
+    def _write_fields(self, k: int, info: Mapping[str, Any], plan: _Plan) -> None:
+        for key, scalars, items, dtype, shape, rows, target in plan.fields:
+            value = info[key]
+            cls = value.__class__
+            if cls in scalars:
+                items[k] = value
+            elif cls is np.ndarray and value.dtype == dtype and value.shape == shape:
+                rows[k][...] = value
+            else:
+                self._write_other(k, value, target)
+
+    def _write_slowly(self, k: int, info: Mapping[str, Any], plan: _Plan) -> None:
+        for target in plan.present:
+            self._write_other(k, info[target.key], target)
+
+    def _write_other(self, k: int, value: Any, target: _Target) -> None:
+        slot = target.slot
+        if slot.kind is Kind.OBJECT:
+            self._send_object(k, value, target)
+            return
+        if target.tensor is not None and _is_same_tensor(value, target.rows[k]):
+            target.rows[k].copy_(value.detach())
+            return
+        found = natural(value)
+        if not fits(found, slot):
+            self._send_misfit(k, target.key, found, value)
+        elif slot.kind is Kind.TENSOR:
+            target.rows[k].copy_(found.value)
+        else:
+            target.rows[k][...] = found.value
+
+    def _send_object(self, k: int, value: Any, target: _Target) -> None:
+        last = target.sent[k]
+        cls = value.__class__
+        if cls in _COMPARABLE:
+            if last.__class__ is cls and last == value:
+                return
+            self._send_extra(k, target.key, Kind.OBJECT, value)
+            target.sent[k] = value
+            return
+        data = self._snapshot(k, target.key, value)
+        # Wrapped in a list, the pickle is not taken for a value of class bytes.
+        if data is not None and last != [data]:
+            self._put(k, target.key, Kind.OBJECT, data)
+            target.sent[k] = [data]
+
+    def _send_misfit(self, k: int, key: str, found: Natural, value: Any) -> None:
+        # Values travel as they are, since the key may become a list. Tensors travel without
+        # their graph, and as clones since a view would take its whole storage along.
+        sent = found.value.clone() if found.kind is Kind.TENSOR else value
+        self._send_extra(k, key, found.kind, sent)
+
+    def _send_extra(self, k: int, key: str, kind: Kind, value: Any) -> None:
+        data = self._snapshot(k, key, value)
+        if data is not None:
+            self._put(k, key, kind, data)
+
+    def _snapshot(self, k: int, key: str, value: Any) -> bytes | None:
+        try:
+            return snapshot.dumps(value)
+        except Exception as error:  # whatever a value's own pickling raises, the pool goes on
+            text = (
+                f"info {key!r} of environment {self._first + k} cannot be pickled: "
+                f"{type(value).__qualname__} ({type(error).__name__}: {error})"
+            )
+            self._problems.append(Problem(self._first + k, key, text))
+            return None
+
+    def _put(self, k: int, key: str, kind: Kind, data: bytes | None) -> None:
+        self._extras[(k, key)] = Extra(self._first + k, key, kind, data)
+
+    def _clear(self, k: int, target: _Target) -> None:
+        target.held[k] = False
+        if target.slot.kind is Kind.OBJECT:
+            if target.sent[k] is not _CLEARED:
+                self._put(k, target.key, Kind.OBJECT, None)
+                target.sent[k] = _CLEARED
+        elif target.slot.kind is Kind.TENSOR:
+            target.rows[k].fill_(target.fill)
+        else:
+            target.rows[k][...] = target.fill
+
+    def _switch(self, k: int, info: Mapping[str, Any]) -> _Plan:
+        """Find the plan for the keys of this info and note which keys came and went."""
+        keys = frozenset(info)
+        plan = self._plans.get(keys)
+        if plan is None:
+            if len(self._plans) >= _MAX_PLANS:
+                self._plans.clear()
+            plan = self._plans[keys] = _Plan(keys, self._targets)
+            if not keys:
+                self._empty = plan
+        # Keys without a slot, and keys that are no strings, are looked at again each time.
+        self._current[k] = plan
+        for target in plan.present:
+            target.present[k] = target.held[k] = True
+        for target in plan.absent:
+            target.present[k] = False
+            if not target.slot.companion:
+                self._missing.append((self._first + k, target.key))
+        return plan
+
+    def _write_unknown(self, k: int, info: Mapping[str, Any], plan: _Plan) -> None:
+        for key in info:
+            if not isinstance(key, str):
+                text = (
+                    f"info keys must be strings; environment {self._first + k} reported "
+                    f"{key!r} ({type(key).__qualname__})"
+                )
+                self._problems.append(Problem(self._first + k, repr(key), text))
+            elif key not in self._targets:
+                self._send_misfit(k, str(key), natural(info[key]), info[key])
+
+
+def _is_same_tensor(value: Any, row: Any) -> bool:
+    torch = sys.modules["torch"]
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dtype == row.dtype
+        and value.shape == row.shape
+        and value.layout is torch.strided
+        and not value.is_meta
+    )

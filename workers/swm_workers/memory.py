@@ -1,0 +1,105 @@
+"""The anonymous shared block: create, map, let go. Knows nothing of what lies in it.
+
+A block has no name, so nothing can leak, collide or be unlinked by somebody else; its
+memory goes with its last mapping, also when all its processes are killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import sys
+import tempfile
+from typing import Any
+
+
+class SharedMemoryError(MemoryError):
+    """There is not enough memory for a block."""
+
+
+class Block:
+    """``size`` bytes of zeroed memory, shared through ``fd`` (-1 = this process only).
+
+    Arrays made over ``buffer`` keep the mapping alive; it is never closed by hand.
+    """
+
+    __slots__ = ("buffer", "fd", "size")
+
+    def __init__(self, fd: int, size: int, buffer: Any) -> None:
+        self.fd = fd
+        self.size = size
+        self.buffer = buffer
+
+    @classmethod
+    def private(cls, size: int) -> Block:
+        """Memory for a pool whose environments live in this process."""
+        size = max(size, 1)
+        try:
+            return cls(-1, size, mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        except OSError as error:
+            raise _not_enough(size, error) from error
+
+    @classmethod
+    def shared(cls, size: int) -> Block:
+        """Memory that other processes can map once they have been sent ``fd``."""
+        size = max(size, 1)
+        fd = anonymous_file()
+        try:
+            _reserve(fd, size)
+            return cls(fd, size, _map(fd, size))
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @classmethod
+    def received(cls, fd: int, size: int) -> Block:
+        """Map a block that came from another process; takes over ``fd`` and closes it."""
+        try:
+            return cls(-1, size, _map(fd, size))
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Give the descriptor back; the memory stays while an array looks at it."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+        self.buffer = None
+
+
+def anonymous_file() -> int:
+    """A descriptor of an empty file that has no name and that no child inherits."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("swm_async", os.MFD_CLOEXEC)
+    fd, path = tempfile.mkstemp(prefix="swm_async")
+    os.unlink(path)
+    return fd
+
+
+def _reserve(fd: int, size: int) -> None:
+    """Claim the pages now, so that lack of memory is an error here and no SIGBUS later."""
+    try:
+        os.ftruncate(fd, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        raise _not_enough(size, error) from error
+
+
+def _map(fd: int, size: int) -> mmap.mmap:
+    # The mapping of Python 3.13 can do without a descriptor of its own.
+    extra: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+    try:
+        return mmap.mmap(fd, size, **extra)
+    except OSError as error:
+        raise _not_enough(size, error) from error
+
+
+def _not_enough(size: int, error: OSError) -> Exception:
+    if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+        return SharedMemoryError(
+            f"cannot reserve {size:,} bytes of shared memory for the pool's arrays: "
+            f"{os.strerror(error.errno)}. Use fewer environments or smaller infos."
+        )
+    return error

@@ -1,0 +1,168 @@
+"""The messages between a pool and its workers, and their framing; no I/O.
+
+Every command has exactly one reply with the same number. Both start with a header of
+``HEADER.size`` bytes; a payload of the length stated there follows only if there is
+something that did not fit into shared memory::
+
+    command   number | kind   | flags  | - | layout version | payload length
+    reply     number | status | 0      | - | layout version | payload length
+
+A pipe write of one header is atomic (far below ``PIPE_BUF``), so a header is either sent
+whole or not at all, also when a signal interrupts the writer.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Any, NamedTuple
+
+from swm_workers.layout import Kind, Layout
+
+HEADER = struct.Struct("<QBBHIQ")
+NO_LAYOUT = 0
+"""The layout version of commands that move no environment."""
+
+
+class Command(enum.IntEnum):
+    """What a worker is asked to do."""
+
+    BUILD = 1
+    RESET = 2
+    STEP = 3
+    CALL = 4
+    SYNC = 5
+    CLOSE = 6
+
+
+class Flag(enum.IntFlag):
+    """How a command is to be read."""
+
+    NONE = 0
+    ALL = 1
+    """Every environment of the shard takes part: the mask in shared memory is not read."""
+    FORGET = 2
+    """Replies were lost: the worker must not rely on anything it has reported before."""
+
+
+class Header(NamedTuple):
+    """The fixed part of a command or a reply, as ``HEADER`` packs it."""
+
+    number: int
+    kind: int
+    flags: int
+    unused: int
+    version: int
+    length: int
+
+
+class BlockSize(NamedTuple):
+    """A block of shared memory that the worker may have to receive and map."""
+
+    block: int
+    size: int
+
+
+class LayoutUpdate(NamedTuple):
+    """Everything that a worker needs to write under a layout it has not seen yet."""
+
+    layout: Layout
+    blocks: tuple[BlockSize, ...]
+
+
+class CommandBody(NamedTuple):
+    """The payload of a command: a layout that is new to the worker, and the arguments."""
+
+    update: LayoutUpdate | None
+    arguments: Any
+
+
+class BuildArguments(NamedTuple):
+    """What a worker needs to build its environments."""
+
+    first: int
+    num_envs: int
+    env_fns: bytes
+    """The shard's factories, pickled together so that what they share stays shared."""
+    registrations: bytes
+    argv: tuple[str, ...]
+
+
+class ResetArguments(NamedTuple):
+    """Seeds and options of a reset, by position in the shard; None = none for any."""
+
+    seeds: tuple[int | None, ...] | None
+    options: tuple[bytes | None, ...] | bytes | None
+    """One pickled mapping for all, or one per environment: each gets a copy of its own."""
+
+
+class Extra(NamedTuple):
+    """An info value that has no slot, or does not fit the one it has."""
+
+    env_index: int
+    key: str
+    kind: Kind
+    data: bytes | None
+    """The pickled value; None: the row goes back to its fill value."""
+
+
+class Problem(NamedTuple):
+    """An info that cannot be delivered although its environment did its step."""
+
+    env_index: int
+    key: str
+    message: str
+    collision: bool = False
+    """Whether it is a ``ValueError``, for the name of the key; else it is a ``TypeError``."""
+
+
+class Failure(NamedTuple):
+    """An exception in an environment, in a form that always survives the transport."""
+
+    env_index: int
+    command: str
+    type_name: str
+    message: str
+    traceback: str
+    pickled: bytes | None
+    """The exception itself where it can be pickled and rebuilt."""
+
+
+class Report(NamedTuple):
+    """The payload of a reply to RESET or STEP."""
+
+    extras: tuple[Extra, ...] = ()
+    missing: tuple[tuple[int, str], ...] = ()
+    """``(env_index, key)``: keys that a report lacked and that have no companion yet."""
+    observations: tuple[tuple[int, int, bytes], ...] = ()
+    """``(env_index, leaf, pickled)``: observations of spaces that cannot be batched."""
+    problems: tuple[Problem, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+class Built(NamedTuple):
+    """The payload of a reply to BUILD."""
+
+    pid: int
+    spaces: bytes | None
+    """Pickled ``(action_space, observation_space)`` of the shard's first environment."""
+    mismatch: tuple[int, str, str, str] | None
+    """``(env_index, which space, expected, found)`` where a shard's own spaces differ."""
+    failures: tuple[Failure, ...] = ()
+
+
+class Returned(NamedTuple):
+    """The payload of a reply to CALL or CLOSE: a pickled result per environment asked."""
+
+    results: tuple[bytes | None, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+def pack(number: int, kind: int, flags: int, version: int, length: int) -> bytes:
+    """Frame one command or reply header."""
+    return HEADER.pack(number, kind, flags, 0, version, length)
+
+
+def unpack(data: bytes) -> Header:
+    """Read a header back."""
+    return Header._make(HEADER.unpack(data))

@@ -1,0 +1,224 @@
+"""The worker process: read a command, let the shard carry it out, reply.
+
+::
+
+    pool ── command pipe ──▶ serve ── reply pipe ──▶ pool      every command has one reply
+    pool ── socket ────────▶ descriptors of new blocks          nothing else travels there
+    pool ── lifeline ──────▶ SIGKILL from the kernel            when the pool's process ends
+
+End of file on the command pipe means: close the environments and leave. Should the pool's
+process end while an environment keeps this one busy, the kernel kills it: the lifeline's
+other end is held by the pool's process alone, and its closing is signalled as SIGKILL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, Final
+
+from swm_workers import registrations, snapshot
+from swm_workers.attributes import Operation
+from swm_workers.failures import capture
+from swm_workers.memory import Block
+from swm_workers.protocol import (
+    HEADER,
+    NO_LAYOUT,
+    BuildArguments,
+    Built,
+    Command,
+    CommandBody,
+    Flag,
+    Header,
+    LayoutUpdate,
+    Returned,
+    pack,
+    unpack,
+)
+from swm_workers.shard import Shard
+
+STACK_SIGNAL: Final = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+"""Asks a worker that is overdue to write its Python stack into the fault file."""
+
+_NO_PAYLOAD: Final = CommandBody(None, None)
+
+
+def main() -> None:
+    """Serve until the pool closes the command pipe; descriptors come by ``sys.argv``."""
+    # Ctrl-C is for the pool. It was blocked until here, so that none can strike in between.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    command_fd, reply_fd, lifeline_fd, socket_fd, fault_fd = (int(a) for a in sys.argv[1:6])
+    own = (command_fd, reply_fd, lifeline_fd, socket_fd, fault_fd)
+    for fd in own:
+        os.set_inheritable(fd, False)
+    # A child that an environment forks must not hold our ends of the pipes.
+    os.register_at_fork(after_in_child=lambda: _close_all(own))
+    _tie_to(lifeline_fd)
+    faulthandler.enable(fault_fd)
+    faulthandler.register(STACK_SIGNAL, fault_fd)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # Whole lines, also where an unbuffered interpreter would write them in pieces.
+            stream.reconfigure(line_buffering=True, write_through=False)
+    server = _Server(command_fd, reply_fd, socket.socket(fileno=socket_fd))
+    try:
+        server.run()
+    except BrokenPipeError:
+        os._exit(0)  # the pool's process has ended: nobody is left to tell
+    except BaseException:
+        os.write(fault_fd, traceback.format_exc().encode(errors="replace"))
+        os._exit(70)
+
+
+def _close_all(fds: tuple[int, ...]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def _tie_to(lifeline_fd: int) -> None:
+    """Be killed when the pool's process ends, however that happens.
+
+    The signal goes to the whole process group, which this process leads: what environments
+    have started goes with it.
+    """
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(lifeline_fd, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+        ends = select.poll()
+        ends.register(lifeline_fd, 0)
+        if ends.poll(0):  # it ended before we were ready
+            os._exit(0)
+        return
+    # Elsewhere a thread has to do, which cannot help while compiled code holds the lock.
+    threading.Thread(target=_watch, args=(lifeline_fd,), daemon=True).start()
+
+
+def _watch(lifeline_fd: int) -> None:
+    os.read(lifeline_fd, 1)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+class _Server:
+    """The command loop and what it needs to remember between two commands."""
+
+    def __init__(self, command_fd: int, reply_fd: int, descriptors: socket.socket) -> None:
+        self._command_fd = command_fd
+        self._reply_fd = reply_fd
+        self._descriptors = descriptors
+        self._shard: Shard
+        self._version = NO_LAYOUT
+        self._updates: dict[int, LayoutUpdate] = {}
+        self._blocks: dict[int, Block] = {}
+        self._handlers: dict[int, Callable[[Header, CommandBody], Any]] = {
+            Command.BUILD: self._build,
+            Command.RESET: self._reset,
+            Command.STEP: self._step,
+            Command.CALL: self._call,
+            Command.SYNC: lambda header, body: None,
+            Command.CLOSE: lambda header, body: self._shard.close(),
+        }
+
+    def run(self) -> None:
+        read, write, handlers = os.read, os.write, self._handlers
+        command_fd, reply_fd, size = self._command_fd, self._reply_fd, HEADER.size
+        while data := read(command_fd, size):
+            header = unpack(data)
+            body = _NO_PAYLOAD
+            if header.length:
+                body = pickle.loads(self._read_exactly(header.length))
+            if header.version not in (NO_LAYOUT, self._version):
+                self._bind(header.version, body.update)
+            if header.flags & Flag.FORGET:
+                self._shard.forget()
+            result = handlers[header.kind](header, body)
+            if result is None or not any(result):
+                write(reply_fd, pack(header.number, 0, 0, self._version, 0))
+            else:
+                self._reply(header.number, pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
+        if hasattr(self, "_shard"):
+            self._shard.close()
+
+    def _reset(self, header: Header, body: CommandBody) -> Any:
+        return self._shard.reset(self._rows(header), body.arguments)
+
+    def _step(self, header: Header, body: CommandBody) -> Any:
+        return self._shard.step(self._rows(header), body.arguments)
+
+    def _rows(self, header: Header) -> Any:
+        return self._shard.all() if header.flags & Flag.ALL else self._shard.selected()
+
+    def _call(self, header: Header, body: CommandBody) -> Returned:
+        operations: dict[int, Operation] = body.arguments
+        return self._shard.call(list(operations), list(operations.values()))
+
+    def _build(self, header: Header, body: CommandBody) -> Built:
+        arguments: BuildArguments = body.arguments
+        sys.argv[:] = arguments.argv
+        registrations.restore(arguments.registrations)
+        self._shard = Shard(arguments.first, arguments.num_envs, in_process=False)
+        try:
+            env_fns = snapshot.loads(arguments.env_fns)
+        except BaseException as error:  # loading imports user code, which may raise anything
+            return Built(os.getpid(), None, None, (capture(arguments.first, "build", error),))
+        failures = self._shard.build(env_fns)
+        if failures:
+            return Built(os.getpid(), None, None, failures)
+        spaces = self._shard.spaces()
+        return Built(os.getpid(), spaces, self._shard.mismatch(), ())
+
+    def _bind(self, version: int, update: LayoutUpdate | None) -> None:
+        if update is None:
+            update = self._updates[version]
+        else:
+            self._receive_blocks(update)
+            live = {block.block for block in update.blocks}
+            for number in set(self._blocks) - live:
+                self._blocks.pop(number).close()
+            self._updates = {
+                known: old
+                for known, old in self._updates.items()
+                if {block.block for block in old.blocks} <= live
+            }
+            self._updates[version] = update
+        self._shard.bind(update.layout, {n: block.buffer for n, block in self._blocks.items()})
+        self._version = version
+
+    def _receive_blocks(self, update: LayoutUpdate) -> None:
+        """Map the blocks that are new; repeated descriptors of an interrupted pool are closed."""
+        sizes = dict(update.blocks)
+        while set(sizes) - set(self._blocks):
+            message, fds, _, _ = socket.recv_fds(self._descriptors, 8, 1)
+            number = int.from_bytes(message, "little")
+            if number in self._blocks or number not in sizes:
+                os.close(fds[0])
+            else:
+                self._blocks[number] = Block.received(fds[0], sizes[number])
+
+    def _reply(self, number: int, payload: bytes) -> None:
+        os.write(self._reply_fd, pack(number, 0, 0, self._version, len(payload)))
+        view = memoryview(payload)
+        while view:
+            view = view[os.write(self._reply_fd, view) :]
+
+    def _read_exactly(self, length: int) -> bytearray:
+        data = bytearray(length)
+        view = memoryview(data)
+        while view:
+            count = os.readv(self._command_fd, [view])
+            if count == 0:
+                os._exit(0)  # the pool's process has ended in the middle of a command
+            view = view[count:]
+        return data

@@ -1,0 +1,285 @@
+"""The environments of one worker: reset, step and call those that are asked.
+
+Writes rewards, flags, observations and infos into the blocks it was given and returns a
+report of what has no place there. Knows nothing of pipes and processes, so the same class
+serves the pool that keeps its environments in the caller's process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
+from typing import Any
+
+import numpy as np
+
+from swm_workers import snapshot
+from swm_workers.attributes import Operation, perform
+from swm_workers.failures import capture
+from swm_workers.infos import InfoWriter
+from swm_workers.layout import Layout
+from swm_workers.protocol import Failure, Report, ResetArguments, Returned
+from swm_workers.spaces import Control, Leaf, assemble, control_views, leaves, pick, same_space
+
+_REALS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
+_FLAGS = frozenset({bool, np.bool_})
+_NOTHING = Report()
+
+
+class Shard:
+    """Environments ``first`` … ``first + len(env_fns) - 1`` of a pool of ``num_envs``.
+
+    Rows are counted from 0 within the shard: row ``k`` is environment ``first + k``.
+    """
+
+    def __init__(self, first: int, num_envs: int, *, in_process: bool) -> None:
+        self.first = first
+        self.num_envs = num_envs
+        self.envs: list[Any] = []
+        self._in_process = in_process
+        self._steps: list[Callable[[Any], Any]] = []
+        self._infos: InfoWriter
+        self._control: Control
+        self._action_leaves: tuple[Leaf, ...] = ()
+        self._observation_leaves: tuple[Leaf, ...] = ()
+        self._observation_rows: list[list[Any] | None] = []
+        self._observe: bool = False
+        self._failures: list[Failure] = []
+        self._objects: list[tuple[int, int, bytes]] = []
+
+    def build(self, env_fns: Iterable[Callable[[], Any]]) -> tuple[Failure, ...]:
+        """Call every factory once; stops at the first that raises and returns its failure."""
+        for env_fn in env_fns:
+            index = self.first + len(self.envs)
+            try:
+                env = env_fn()
+                self._check(env)
+            except BaseException as error:  # user code: SystemExit counts as a failure too
+                self._reraise_interrupt(error)
+                return (capture(index, "build", error),)
+            self.envs.append(env)
+        self._steps = [env.step for env in self.envs]
+        self._action_leaves = leaves(self.envs[0].action_space)
+        self._observation_leaves = leaves(self.envs[0].observation_space)
+        self._infos = InfoWriter(self.first, len(self.envs))
+        return ()
+
+    def _check(self, env: Any) -> None:
+        for name in ("reset", "step", "action_space", "observation_space"):
+            if not hasattr(env, name):
+                raise TypeError(
+                    f"the factory must return a Gymnasium environment; it returned a "
+                    f"{type(env).__qualname__}, which has no {name!r}"
+                )
+        if any(env is other for other in self.envs):
+            raise ValueError("the factory returned an object that another factory returned")
+
+    def mismatch(self) -> tuple[int, str, str, str] | None:
+        """The first environment whose spaces differ from those of the shard's first one."""
+        reference = self.envs[0]
+        for k, env in enumerate(self.envs):
+            for name in ("action_space", "observation_space"):
+                expected, found = getattr(reference, name), getattr(env, name)
+                if not same_space(expected, found):
+                    return self.first + k, name, repr(expected), repr(found)
+        return None
+
+    def spaces(self) -> bytes:
+        """Pickled ``(action_space, observation_space)`` of the shard's first environment."""
+        return snapshot.dumps((self.envs[0].action_space, self.envs[0].observation_space))
+
+    def bind(self, layout: Layout, buffers: Mapping[int, Any]) -> None:
+        """Write under another layout from now on."""
+        first, last = self.first, self.first + len(self.envs)
+        control = control_views(buffers[layout.control], self.num_envs, self._action_leaves)
+        self._control = Control(
+            control.mask[first:last],
+            control.rewards[first:last],
+            control.terminateds[first:last],
+            control.truncateds[first:last],
+            tuple(None if part is None else part[first:last] for part in control.actions),
+        )
+        # Items of a memoryview are assigned at half the cost of those of an array.
+        self._rewards: Any = memoryview(self._control.rewards)  # type: ignore[arg-type]  # ndarray has the buffer protocol
+        self._terminateds = memoryview(self._control.terminateds)  # type: ignore[arg-type]  # as above
+        self._truncateds = memoryview(self._control.truncateds)  # type: ignore[arg-type]  # as above
+        self._observation_rows = []
+        for slot in layout.observations:
+            if slot is None:
+                self._observation_rows.append(None)
+                continue
+            block, offset = buffers[slot.place.block], slot.place.offset
+            array: Any = np.ndarray((self.num_envs, *slot.shape), slot.dtype, block, offset)
+            self._observation_rows.append([array[i, ...] for i in range(first, last)])
+        self._observe = bool(layout.observations)
+        self._infos.bind(layout, buffers)
+
+    def forget(self) -> None:
+        """Rely on nothing that was reported before: replies may have been lost."""
+        self._failures, self._objects = [], []
+        self._infos.forget()
+
+    def selected(self) -> list[int]:
+        """The rows that the mask in shared memory selects."""
+        return list(compress(range(len(self.envs)), self._control.mask.tobytes()))
+
+    def all(self) -> Sequence[int]:
+        """All rows."""
+        return range(len(self.envs))
+
+    def reset(self, rows: Sequence[int], arguments: ResetArguments | None) -> Report:
+        """Reset these rows; seeds and options are given by position in ``rows``."""
+        seeds = arguments.seeds if arguments is not None else None
+        options = arguments.options if arguments is not None else None
+        for j, k in enumerate(rows):
+            try:
+                chosen = options[j] if isinstance(options, tuple) else options
+                observation, info = self.envs[k].reset(
+                    seed=None if seeds is None else seeds[j],
+                    options=None if chosen is None else snapshot.loads(chosen),
+                )
+                if self._observe:
+                    self._write_observation(k, observation)
+                self._infos.write_fresh(k, info)
+            except BaseException as error:  # user code: SystemExit counts as a failure too
+                self._fail(k, "reset", error)
+        return self._report()
+
+    def step(self, rows: Sequence[int], pickled_objects: bytes | None) -> Report:
+        """Step these rows with the actions in shared memory.
+
+        ``pickled_objects`` holds, for each of ``rows``, a tuple of the action leaves that
+        have no dtype; None where the action space has no such leaves.
+        """
+        objects = None if pickled_objects is None else snapshot.loads(pickled_objects)
+        steps, infos = self._steps, self._infos
+        rewards, terminateds, truncateds = self._rewards, self._terminateds, self._truncateds
+        observe = self._observe
+        leaf = self._observation_leaves[0]
+        is_box = observe and leaf.path == () and leaf.shape != () and leaf.dtype is not None
+        box, shape = (self._observation_rows[0] if is_box else None), leaf.shape
+        for k, action in zip(rows, self._actions(rows, objects), strict=True):
+            try:
+                observation, reward, terminated, truncated, info = steps[k](action)
+                if reward.__class__ not in _REALS:
+                    reward = _scalar(reward, "reward")
+                if terminated.__class__ not in _FLAGS:
+                    terminated = _scalar(terminated, "terminated")
+                if truncated.__class__ not in _FLAGS:
+                    truncated = _scalar(truncated, "truncated")
+                rewards[k] = reward
+                terminateds[k] = terminated
+                truncateds[k] = truncated
+                if box is not None and observation.__class__ is np.ndarray:
+                    if observation.shape != shape:
+                        raise _wrong_shape(leaf, observation.shape)
+                    box[k][...] = observation
+                elif observe:
+                    self._write_observation(k, observation)
+                if info or not infos.idle(k):
+                    infos.write(k, info)
+            except BaseException as error:  # user code: SystemExit counts as a failure too
+                rewards[k], terminateds[k], truncateds[k] = 0.0, False, False
+                self._fail(k, "step", error)
+        return self._report()
+
+    def call(self, rows: Sequence[int], operations: Sequence[Operation]) -> Returned:
+        """Carry out one operation for each of these rows."""
+        results: list[bytes | None] = []
+        for k, operation in zip(rows, operations, strict=True):
+            try:
+                results.append(perform(self.envs[k], operation))
+            except BaseException as error:  # user code: SystemExit counts as a failure too
+                results.append(None)
+                self._fail(k, "call", error)
+        failures, self._failures = tuple(self._failures), []
+        return Returned(tuple(results), failures)
+
+    def close(self) -> Returned:
+        """Close every environment; one that raises does not keep the others open."""
+        for k, env in enumerate(self.envs):
+            try:
+                if hasattr(env, "close"):
+                    env.close()
+            except BaseException as error:  # user code: SystemExit counts as a failure too
+                self._fail(k, "close", error)
+        self.envs, self._steps = [], []
+        failures, self._failures = tuple(self._failures), []
+        return Returned((), failures)
+
+    def _actions(
+        self, rows: Sequence[int], objects: Sequence[tuple[Any, ...]] | None
+    ) -> Iterable[Any]:
+        """One action for each row, in memory of its own: an environment may keep it."""
+        first = self._control.actions[0] if self._control.actions else None
+        if first is not None and self._action_leaves[0].path == ():
+            # Iterating gives numpy scalars for Discrete, arrays for everything else.
+            return first.copy() if len(rows) == len(first) else first[list(rows)]
+        return self._nested_actions(rows, objects)
+
+    def _nested_actions(
+        self, rows: Sequence[int], objects: Sequence[tuple[Any, ...]] | None
+    ) -> Iterator[Any]:
+        space = self.envs[0].action_space
+        for j, k in enumerate(rows):
+            given = iter(objects[j]) if objects is not None else iter(())
+            yield assemble(
+                space,
+                [next(given) if part is None else part[k].copy() for part in self._control.actions],
+            )
+
+    def _write_observation(self, k: int, observation: Any) -> None:
+        for number, leaf in enumerate(self._observation_leaves):
+            part = pick(observation, leaf.path)
+            rows = self._observation_rows[number]
+            if rows is None:
+                try:
+                    data = snapshot.dumps(part)
+                except Exception as error:
+                    raise TypeError(
+                        f"observation{leaf.name} cannot be pickled: "
+                        f"{type(part).__qualname__} ({error})"
+                    ) from error
+                self._objects.append((self.first + k, number, data))
+                continue
+            array = np.asarray(part)
+            if array.shape != leaf.shape:
+                raise _wrong_shape(leaf, array.shape)
+            rows[k][...] = array
+
+    def _fail(self, k: int, command: str, error: BaseException) -> None:
+        self._reraise_interrupt(error)
+        self._failures.append(capture(self.first + k, command, error))
+
+    def _reraise_interrupt(self, error: BaseException) -> None:
+        """In the caller's process Ctrl-C belongs to the caller, not to an environment."""
+        if self._in_process and isinstance(error, KeyboardInterrupt):
+            raise error
+
+    def _report(self) -> Report:
+        extras, missing, problems = self._infos.take()
+        if not (extras or missing or problems or self._failures or self._objects):
+            return _NOTHING
+        failures, self._failures = tuple(self._failures), []
+        objects, self._objects = tuple(self._objects), []
+        return Report(extras, missing, objects, problems, failures)
+
+
+def _scalar(value: Any, name: str) -> Any:
+    """A reward or flag as one Python value; arrays of shape ``()`` and ``(1,)`` will do."""
+    array = np.asarray(value)
+    if array.shape not in ((), (1,)):
+        raise ValueError(f"{name} must be a scalar; found an array of shape {array.shape}")
+    scalar = array.reshape(()).item()
+    if name == "reward":
+        if not isinstance(scalar, (int, float)):
+            raise TypeError(f"reward must be a real number; found {type(value).__qualname__}")
+        return float(scalar)
+    return bool(scalar)
+
+
+def _wrong_shape(leaf: Leaf, found: tuple[int, ...]) -> ValueError:
+    return ValueError(
+        f"observation{leaf.name} has another shape than its space: "
+        f"expected {leaf.shape}, found {found}"
+    )

@@ -1,0 +1,130 @@
+"""Taking spaces apart into leaves that are arrays, and batches together again; no I/O.
+
+A leaf is a part of a Dict or Tuple space that is neither. Box, Discrete, MultiDiscrete and
+MultiBinary leaves have a dtype and a shape and live in shared memory; every other leaf
+(Text, Graph, Sequence, OneOf, custom spaces) is an object that travels pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from gymnasium import spaces
+
+from swm_workers.layout import Array, Dtype, aligned, storable
+
+Space: TypeAlias = "spaces.Space[Any]"
+
+_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class Leaf(NamedTuple):
+    """One part of a space: the way to it, and its dtype and shape (None = an object)."""
+
+    path: tuple[Any, ...]
+    space: Space
+    dtype: Dtype | None
+    shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The path in words, empty for a space that is itself a leaf."""
+        return "".join(f"[{part!r}]" for part in self.path)
+
+
+def leaves(space: Space, path: tuple[Any, ...] = ()) -> tuple[Leaf, ...]:
+    """All leaves of a space, in the order of the space."""
+    if isinstance(space, spaces.Dict):
+        parts = [leaves(part, (*path, key)) for key, part in space.spaces.items()]
+        return tuple(leaf for part in parts for leaf in part)
+    if isinstance(space, spaces.Tuple):
+        parts = [leaves(part, (*path, k)) for k, part in enumerate(space.spaces)]
+        return tuple(leaf for part in parts for leaf in part)
+    if isinstance(space, _ARRAY_SPACES) and space.shape is not None and space.dtype is not None:
+        dtype = storable(np.dtype(space.dtype))
+        if dtype is not None:
+            return (Leaf(path, space, dtype, tuple(space.shape)),)
+    return (Leaf(path, space, None, ()),)
+
+
+def pick(value: Any, path: tuple[Any, ...]) -> Any:
+    """The part of a nested value that belongs to a leaf."""
+    for part in path:
+        value = value[part]
+    return value
+
+
+def assemble(space: Space, parts: Sequence[Any]) -> Any:
+    """Put the values of all leaves together in the form of the space.
+
+    Dicts and tuples are made anew, the parts are passed on as they are.
+    """
+    return _assemble(space, iter(parts))
+
+
+def _assemble(space: Space, parts: Any) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _assemble(part, parts) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_assemble(part, parts) for part in space.spaces)
+    return next(parts)
+
+
+def same_space(first: Space, second: Space) -> bool:
+    """Whether two environments' spaces are equal.
+
+    Custom spaces that do not define equality are compared by type, shape, dtype and text.
+    """
+    if type(first) is not type(second):
+        return False
+    if type(first).__eq__ is not object.__eq__:
+        return bool(first == second)
+    return (first.shape, first.dtype, repr(first)) == (second.shape, second.dtype, repr(second))
+
+
+class Control(NamedTuple):
+    """The fixed part of what pool and workers share, as live views on one block."""
+
+    mask: Array
+    """``(N,) bool``: who takes part; only the rows of the worker just asked are valid."""
+    rewards: Array
+    """``(N,) float64``"""
+    terminateds: Array
+    """``(N,) bool``"""
+    truncateds: Array
+    """``(N,) bool``"""
+    actions: tuple[Array | None, ...]
+    """``(N, *shape)`` for each leaf of the action space, None for objects."""
+
+
+def control_size(num_envs: int, action_leaves: Sequence[Leaf]) -> int:
+    """Bytes that ``control_views`` needs."""
+    size = 3 * aligned(num_envs) + aligned(8 * num_envs)
+    for leaf in action_leaves:
+        if leaf.dtype is not None:
+            size += aligned(num_envs * leaf.dtype.itemsize * int(np.prod(leaf.shape, dtype=int)))
+    return size
+
+
+def control_views(buffer: Any, num_envs: int, action_leaves: Sequence[Leaf]) -> Control:
+    """Lay the fixed part over a block."""
+    offset = 0
+
+    def take(shape: tuple[int, ...], dtype: Any) -> Array:
+        nonlocal offset
+        view: Array = np.ndarray(shape, dtype, buffer, offset)
+        offset += aligned(view.nbytes)
+        return view
+
+    return Control(
+        mask=take((num_envs,), np.bool_),
+        rewards=take((num_envs,), np.float64),
+        terminateds=take((num_envs,), np.bool_),
+        truncateds=take((num_envs,), np.bool_),
+        actions=tuple(
+            None if leaf.dtype is None else take((num_envs, *leaf.shape), leaf.dtype)
+            for leaf in action_leaves
+        ),
+    )
