@@ -18,13 +18,14 @@ from swm_async.actions import ActionWriter, pickle_objects
 from swm_async.backends.base import Backend, Lost, ShardRange
 from swm_async.backends.interrupts import interrupts_held
 from swm_async.diagnosis import env_error, info_error, lost_error, warn_of
-from swm_async.errors import PoolError
+from swm_async.errors import PoolError, name_environments
 from swm_async.exchange import Exchange
 from swm_async.infos import InfoStore
+from swm_async.restarts import Restarts
 from swm_workers import snapshot
 from swm_workers.attributes import Operation, Result
 from swm_workers.layout import Array
-from swm_workers.protocol import Built, Command, Failure, Flag, Report, ResetArguments
+from swm_workers.protocol import ALL, Built, Command, Failure, Problem, Report, ResetArguments
 from swm_workers.spaces import Space, control_size, control_views, leaves, same_space
 
 
@@ -33,6 +34,16 @@ class _InFlight(NamedTuple):
 
     workers: Sequence[int]
     rows: Array
+
+
+class _Outcome(NamedTuple):
+    """What went wrong in one exchange."""
+
+    lost: Mapping[int, Lost]
+    failures: Sequence[Failure]
+    problems: Sequence[Problem]
+    failed: Sequence[int]
+    """Env indices whose environment raised, or took part and lost its worker."""
 
 
 class Engine:
@@ -49,8 +60,10 @@ class Engine:
         observations: bool,
         start_timeout_s: float | None,
         step_timeout_s: float | None,
+        restarts: Restarts | None = None,
     ) -> None:
         self.num_envs = num_envs
+        self.restarts = restarts
         self.shards: Sequence[ShardRange] = backend.shards
         self.closed_because: str | None = None
         self.seeds: Array = np.full(num_envs, -1, np.int64)
@@ -59,18 +72,18 @@ class Engine:
         self._some_need_reset = True
         self._backend = backend
         self._timeout_s = step_timeout_s
+        self._start_timeout_s = start_timeout_s
         self._in_flight: _InFlight | None = None
         try:
-            self.action_space, self.observation_space = self._build(start_timeout_s)
+            self.action_space, self.observation_space = self._build()
             self._set_up(observations)
         except BaseException:
             backend.close(10.0, polite=True)
             raise
         self.close_at_exit = weakref.finalize(self, _finalize, backend, self.store)
 
-    def _build(self, start_timeout_s: float | None) -> tuple[Space, Space]:
-        deadline = None if start_timeout_s is None else time.monotonic() + start_timeout_s
-        results = self._backend.build(deadline)
+    def _build(self) -> tuple[Space, Space]:
+        results = self._backend.build(self._start_deadline())
         failures = [f for r in results if isinstance(r, Built) for f in r.failures]
         if failures:
             raise env_error(failures, None, None)
@@ -95,10 +108,15 @@ class Engine:
         self.control = control_views(block.buffer, count, action_leaves)
         self.actions = ActionWriter(self.action_space, action_leaves, count, self.control.actions)
         self.store = InfoStore(count, observed, block, backend.new_block)
+        if self.restarts is not None:
+            self.store.always["_restarted"] = self.restarts.lost_state
         self._exchange = Exchange(backend, self.store)
+        self.has_one_observation_array = (
+            len(observed) == 1 and observed[0].path == () and observed[0].dtype is not None
+        )
         self._all_rows = np.arange(count)
         self._all_workers = range(len(self.shards))
-        self._all_flags = [int(Flag.ALL)] * len(self.shards)
+        self._all_flags = [ALL] * len(self.shards)
         self._worker_of = np.repeat(
             np.arange(len(self.shards)), [s.last - s.first for s in self.shards]
         )
@@ -143,9 +161,17 @@ class Engine:
                 self.seeds[i] = self.seeds[i] if seeds[i] is None else seeds[i]
         self.need_reset[rows] = False
         self.episode_steps[rows] = 0
+        if self.restarts is not None:
+            self.restarts.lost_state[rows] = False
         replies = self._exchange.run(Command.RESET, workers, flags, arguments, self._timeout_s)
-        errors = self._digest("reset", rows, workers, replies, renewed=renewed)
+        outcome = self._digest(rows, workers, replies, renewed=renewed)
+        errors = self._judge("reset", rows, outcome)
         self._some_need_reset = bool(self.need_reset.any())
+        if not errors and outcome.failed:
+            # What failed was built anew: the same reset once more, for these rows.
+            again = np.zeros(self.num_envs, np.bool_)
+            again[rows] = self.need_reset[rows]
+            return self.reset(again, seeds, options)
         return errors
 
     def step(
@@ -173,11 +199,15 @@ class Engine:
             self.episode_steps += 1
         else:
             self.episode_steps[rows] += 1
+        errors: list[PoolError] = []
         for reply in replies:
             if reply is not None:
-                return self._digest("step", taken, workers, replies)
+                errors = self._judge("step", taken, self._digest(taken, workers, replies))
+                break
         self._in_flight = None
-        return []
+        if self.restarts is not None:
+            self.restarts.note_finished(taken, self.control.terminateds, self.control.truncateds)
+        return errors
 
     def operate(
         self, operations: Mapping[int, Operation]
@@ -194,7 +224,6 @@ class Engine:
         )
         self._in_flight = None
         pairs = list(zip(workers, replies, strict=True))
-        lost = [(self.shards[w], reply) for w, reply in pairs if isinstance(reply, Lost)]
         results: dict[int, Result] = {}
         failures: list[Failure] = []
         for w, returned in pairs:
@@ -204,12 +233,10 @@ class Engine:
                 if data is not None:
                     results[self.shards[w].first + k] = snapshot.loads(data)
             failures += returned.failures
-        errors: list[PoolError] = []
-        if lost:
-            errors.append(self._give_up(lost, "call"))
-        if failures:
-            errors.append(env_error(failures, self.seeds, self.episode_steps))
-        return results, errors
+        lost = {w: reply for w, reply in pairs if isinstance(reply, Lost)}
+        rows = np.array([i for w in lost for i in self.shards[w].indices if i in operations], int)
+        self.need_reset[rows] = True
+        return results, self._judge("call", rows, _Outcome(lost, failures, [], rows.tolist()))
 
     def note_reset(self, env_index: int, seed: int | None) -> None:
         """An environment was reset by another way than ``reset``."""
@@ -249,26 +276,20 @@ class Engine:
             taking_part = raw.count(1, first, last)
             if taking_part:
                 workers.append(w)
-                flags.append(int(Flag.ALL) if taking_part == last - first else 0)
+                flags.append(ALL if taking_part == last - first else 0)
         self.control.mask[...] = selected
         return workers, flags
 
     def _digest(
-        self,
-        command: str,
-        rows: Array,
-        workers: Sequence[int],
-        replies: Sequence[Any],
-        *,
-        renewed: bool = False,
-    ) -> list[PoolError]:
+        self, rows: Array, workers: Sequence[int], replies: Sequence[Any], *, renewed: bool = False
+    ) -> _Outcome:
         """Take in everything that the replies say."""
         pairs = list(zip(workers, replies, strict=True))
         reports = [reply for _, reply in pairs if isinstance(reply, Report)]
-        lost = [(self.shards[w], reply) for w, reply in pairs if isinstance(reply, Lost)]
+        lost = {w: reply for w, reply in pairs if isinstance(reply, Lost)}
         failures = [failure for report in reports for failure in report.failures]
         failed = {failure.env_index for failure in failures}
-        failed |= {i for shard, _ in lost for i in rows.tolist() if i in shard.indices}
+        failed |= {i for w in lost for i in rows.tolist() if i in self.shards[w].indices}
         if failed:
             self._void(sorted(failed))
         reported = [i for i in rows.tolist() if i not in failed]
@@ -278,14 +299,7 @@ class Engine:
                 self.store.settle(sorted(failed))
             problems = self.store.absorb(reports, reported)
             self._in_flight = None
-        errors: list[PoolError] = []
-        if lost:
-            errors.append(self._give_up(lost, command))
-        if failures:
-            errors.append(env_error(failures, self.seeds, self.episode_steps))
-        if problems:
-            errors.append(info_error(problems, command, self.seeds, self.episode_steps))
-        return errors
+        return _Outcome(lost, failures, problems, sorted(failed))
 
     def _void(self, failed: list[int]) -> None:
         """Rows whose environment failed: reward 0, flags False, a reset is needed."""
@@ -295,11 +309,84 @@ class Engine:
         self.control.terminateds[failed] = False
         self.control.truncateds[failed] = False
 
-    def _give_up(self, lost: Sequence[tuple[ShardRange, Lost]], command: str) -> PoolError:
+    def _judge(self, command: str, rows: Array, outcome: _Outcome) -> list[PoolError]:
+        """Turn what went wrong into errors, or mend it where restarts are allowed."""
+        causes: list[PoolError] = []
+        if outcome.lost:
+            hosts = [(self.shards[w], lost) for w, lost in outcome.lost.items()]
+            causes.append(lost_error(hosts, command))
+        if outcome.failures:
+            causes.append(env_error(outcome.failures, self.seeds, self.episode_steps))
+        if causes and self.restarts is not None:
+            causes = self._mend(command, rows, outcome, causes)
+        elif outcome.lost:
+            self._give_up(causes[0])
+        if outcome.problems:
+            causes.append(
+                info_error(outcome.problems, command, self.seeds, self.episode_steps)
+            )
+        return causes
+
+    def _mend(
+        self, command: str, rows: Array, outcome: _Outcome, causes: list[PoolError]
+    ) -> list[PoolError]:
+        """Build anew what failed; returns no errors if that was possible."""
+        restarts = self.restarts
+        if restarts is None:
+            raise AssertionError("there is nothing to mend without restarts")
+        broken = sorted(
+            {f.env_index for f in outcome.failures if command != "call"}
+            | {i for w in outcome.lost for i in self.shards[w].indices}
+        )
+        if not restarts.allow(outcome.failed):
+            if outcome.lost:
+                self._give_up(causes[0])
+            return causes
+        errors = self._rebuild(outcome.lost, [i for i in broken if i in set(outcome.failed)])
+        if errors:
+            self._give_up(errors[0])
+            return errors
+        self.need_reset[broken] = True
+        self._some_need_reset = self._some_need_reset or bool(broken)
+        restarts.lost_state[broken] = True
+        if command == "step":
+            self.control.truncateds[np.intersect1d(broken, rows)] = True
+        anew = f"{name_environments(broken)} built anew after " if broken else ""
+        self.store.notes += [f"{anew}{cause}" for cause in causes]
+        return []
+
+    def _rebuild(self, lost: Mapping[int, Lost], broken: Sequence[int]) -> list[PoolError]:
+        """Start lost workers again, and build broken environments of living ones anew."""
+        results: list[tuple[ShardRange, Built | Lost]] = []
+        for w in lost:
+            self._exchange.forget(w)
+            results.append((self.shards[w], self._backend.replace(w, self._start_deadline())))
+        by_worker: dict[int, list[int]] = {}
+        for i in broken:
+            w = int(self._worker_of[i])
+            if w not in lost:
+                by_worker.setdefault(w, []).append(i - self.shards[w].first)
+        if by_worker:
+            workers = list(by_worker)
+            replies = self._exchange.run(
+                Command.REBUILD, workers, [0] * len(workers), by_worker, self._start_timeout_s
+            )
+            results += [(self.shards[w], r) for w, r in zip(workers, replies, strict=True)]
+        failures = [f for _, r in results if isinstance(r, Built) for f in r.failures]
+        gone = [(shard, r) for shard, r in results if isinstance(r, Lost)]
+        errors: list[PoolError] = []
+        if gone:
+            errors.append(lost_error(gone, "construction"))
+        if failures:
+            errors.append(env_error(failures, None, None))
+        return errors
+
+    def _give_up(self, error: PoolError) -> None:
         """Without one of its workers the engine is closed for good."""
-        error = lost_error(lost, command)
         warn_of(self.close(10.0, str(error).splitlines()[0]))
-        return error
+
+    def _start_deadline(self) -> float | None:
+        return None if self._start_timeout_s is None else time.monotonic() + self._start_timeout_s
 
     def _recover(self) -> None:
         """The call before this one was interrupted: its rows are in an unknown state."""

@@ -69,7 +69,7 @@ class EnvFailure:
         env_index: which environment raised.
         command: ``"build"``, ``"reset"``, ``"step"``, ``"call"`` or ``"close"``.
         seed: the seed of its last seeded reset, None if it never had one.
-        episode_step: steps that the episode had completed before.
+        episode_step: which step of the episode it was; 0 = its reset, 1 = the first step.
         type_name: the exception's class, with its module.
         message: the exception's text.
         traceback: the traceback in the worker.
@@ -144,7 +144,7 @@ class WorkerDied(PoolError):
     def __init__(
         self, env_indices: Sequence[int], pid: int, exit_code: int | None, command: str, trace: str
     ) -> None:
-        which = _indices(env_indices)
+        which = name_environments(env_indices)
         text = (
             f"the worker of {which} (pid {pid}) died during {command}: {describe_exit(exit_code)}"
         )
@@ -169,8 +169,8 @@ class WorkerTimeout(PoolError, TimeoutError):
     ) -> None:
         where = f"\n\nWhere it stood:\n{stack.rstrip()}" if stack.strip() else ""
         super().__init__(
-            f"the worker of {_indices(env_indices)} (pid {pid}) did not finish {command} within "
-            f"{seconds:g} seconds and was killed{where}",
+            f"the worker of {name_environments(env_indices)} (pid {pid}) did not finish {command} within "
+            f"{seconds:.2f} seconds and was killed{where}",
             env_indices,
         )
         self.pid = pid
@@ -199,7 +199,8 @@ def describe_exit(exit_code: int | None) -> str:
     return f"signal {number.value}, {number.name}{cause}"
 
 
-def _indices(env_indices: Sequence[int]) -> str:
+def name_environments(env_indices: Sequence[int]) -> str:
+    """Environments in words."""
     numbers = list(env_indices)
     if len(numbers) == 1:
         return f"environment {numbers[0]}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from swm_async.backends.base import Backend, Lost
 from swm_async.infos import InfoStore
-from swm_workers.protocol import Command, CommandBody, Flag
+from swm_workers.protocol import FORGET, Command, CommandBody
 
 
 class Exchange:
@@ -32,6 +32,11 @@ class Exchange:
     def distrust(self, workers: Sequence[int]) -> None:
         """A call to these workers was cut short: replies may be on their way, or lost."""
         self._doubtful.update(workers)
+
+    def forget(self, worker: int) -> None:
+        """This worker is a new process: it has seen no layout and owes no reply."""
+        self._known[worker], self._given[worker] = set(), set()
+        self._doubtful.discard(worker)
 
     def run(
         self,
@@ -62,7 +67,7 @@ class Exchange:
             body = None
             if arguments is not None or version not in self._known[w]:
                 body = self._body(w, version, arguments)
-            extra = Flag.FORGET if w in doubtful else 0
+            extra = FORGET if w in doubtful else 0
             try:
                 backend.send(w, number, kind, flags[k] | extra, version, body)
             except Lost as lost:

@@ -101,7 +101,10 @@ class InfoStore:
         self._next_version = 1
         self._spare: _Generation | None = None
         self._previous: _Generation | None = None
-        self._notes: list[str] = []
+        self.notes: list[str] = []
+        """Warnings to issue once the call at hand has come to its end."""
+        self.always: dict[str, Any] = {}
+        """Entries that every dict of infos holds besides what environments report."""
         self.has_reports = False
         """Whether any environment has ever reported an info."""
         self._now = self._fresh_generation({})
@@ -183,29 +186,52 @@ class InfoStore:
         """
         problems: list[Problem] = []
         by_key: dict[str, list[_Value]] = {}
-        cleared: list[Extra] = []
+        missing: dict[str, int] = {}
+        lost: dict[str, list[int]] = {}
         for report in reports:
             for env_index, leaf, data in report.observations:
-                part = self._now.observations[leaf]
-                part[env_index] = snapshot.loads(data)
+                what = f"observation {leaf}"
+                self._now.observations[leaf][env_index] = _load(data, env_index, what, problems)
             for extra in report.extras:
-                if extra.data is None:
-                    cleared.append(extra)
+                env_index, key, kind, pickled = extra
+                if pickled is None:
+                    self._now.values[key][env_index][0] = None
                     continue
-                value = _unpickle(extra, problems)
-                if value is not None:
-                    by_key.setdefault(extra.key, []).append(value)
+                count = len(problems)
+                original = _load(pickled, env_index, f"info {key!r}", problems)
+                if len(problems) > count:
+                    lost.setdefault(key, []).append(env_index)
+                    continue
+                found = _OBJECT if kind is Kind.OBJECT else natural(original)
+                by_key.setdefault(key, []).append(_Value(env_index, found, original))
+            for env_index, key in report.missing:
+                missing.setdefault(key, env_index)
             problems += report.problems
-        for extra in cleared:
-            self._now.values[extra.key][extra.env_index][0] = None
-        missing = {key for report in reports for _, key in report.missing}
+        self._lose(lost, missing)
         self._grow(by_key, missing, set(reported), problems)
         self.has_reports = self.has_reports or bool(reported)
         return problems
 
+    def _lose(self, lost: Mapping[str, Sequence[int]], missing: dict[str, int]) -> None:
+        """Rows whose value could not be rebuilt hold none; it is missing from their report."""
+        now = self._now
+        slots = dict(now.layout.slots)
+        known = [key for key in lost if key in slots]
+        for key in known:
+            slot = slots[key]
+            for i in lost[key]:
+                for flags in now.flags[key]:
+                    flags[i] = False
+                _clear(now.values[key], slot, i)
+            missing.setdefault(key, lost[key][0])
+            # The workers have to send again what they believe to have sent.
+            slots[key] = slot._replace(losses=slot.losses + 1)
+        if known:
+            now.layout = now.layout._replace(version=self._take_version(), slots=slots)
+
     def warn(self) -> None:
         """Issue the warnings that have gathered; state is consistent should they be errors."""
-        notes, self._notes = self._notes, []
+        notes, self.notes = self.notes, []
         for note in notes:
             warnings.warn(note, UserWarning, stacklevel=4)
 
@@ -282,7 +308,7 @@ class InfoStore:
         return _Wish(slot.kind, dtype, slot.shape, slot.companion)
 
     def _as_list(self, key: str, first: Natural, second: Natural, companion: bool) -> _Wish:
-        self._notes.append(
+        self.notes.append(
             f"info {key!r} becomes a list of objects: {_describe(first)} and "
             f"{_describe(second)} do not fit into one array"
         )
@@ -455,6 +481,7 @@ class InfoStore:
         for key, slot in slots.items():
             if slot.companion:
                 self.infos["_" + key] = self._now.flags[key][0]
+        self.infos.update(self.always)
 
 
 def _unpickle(extra: Extra, problems: list[Problem]) -> _Value | None:

@@ -35,6 +35,7 @@ from swm_async.diagnosis import env_error, warn_of
 from swm_async.engine import Engine
 from swm_async.errors import EnvError, PoolError
 from swm_async.handles import RemoteEnvs, RemoteMethod, RemotePart
+from swm_async.restarts import Restarts
 from swm_workers import snapshot
 from swm_workers.attributes import Found, Operation, Result, Verb, variation_space
 from swm_workers.layout import Array
@@ -61,8 +62,9 @@ class EnvPool:
         start_timeout: seconds for construction; None = no bound.
         step_timeout: seconds for each reset, step and call of a worker; an overdue worker is
             killed. None = as long as the worker lives.
-        on_failure: ``"raise"``.
-        max_restarts: for ``on_failure="restart"``.
+        on_failure: ``"raise"``, or ``"restart"``: what failed is built anew, with a warning.
+        max_restarts: failures that one environment may have until it finishes an episode;
+            one more raises.
         threads_per_worker: cap for OpenMP, BLAS, torch and OpenCV threads; None = no cap.
         record_actions: keep the actions of the running episode, to reproduce failures.
         ray_options: for ``backend="ray"``.
@@ -96,7 +98,8 @@ class EnvPool:
         start_timeout_s = check_seconds(start_timeout, "start_timeout")
         step_timeout_s = check_seconds(step_timeout, "step_timeout")
         if threads_per_worker is not None:
-            _check_positive(threads_per_worker, "threads_per_worker")
+            _check_integer(threads_per_worker, "threads_per_worker", 1)
+        _check_integer(max_restarts, "max_restarts", 0)
         hosts: Backend
         if self.num_workers == 0:
             if step_timeout is not None:
@@ -115,8 +118,10 @@ class EnvPool:
             observations=observations,
             start_timeout_s=start_timeout_s,
             step_timeout_s=step_timeout_s,
+            restarts=Restarts(self.num_envs, max_restarts) if on_failure == "restart" else None,
         )
         self._observed = observations
+        self._one_array = observations and not copy and self._engine.has_one_observation_array
         self.single_action_space: Space = self._engine.action_space
         self.single_observation_space: Space = self._engine.observation_space
         self.action_space: Space = batch_space(self.single_action_space, self.num_envs)
@@ -238,12 +243,15 @@ class EnvPool:
                 rewards[rows] = control.rewards[rows]
                 terminateds[rows] = control.terminateds[rows]
                 truncateds[rows] = control.truncateds[rows]
-            result = self._observations(), rewards, terminateds, truncateds, self.infos
-            if errors:
+            infos = self.infos if self._copy else dict(engine.store.infos)
+            result = self._observations(), rewards, terminateds, truncateds, infos
+            if errors or engine.store.notes:
                 self._raise(errors, result)
             return result
 
     def _observations(self) -> Any:
+        if self._one_array:
+            return self._engine.store.observations[0]
         if not self._observed:
             return None
         parts = [tuple(p) if isinstance(p, list) else p for p in self._engine.store.observations]
@@ -444,17 +452,15 @@ def _check_available(
         raise ValueError(f'on_failure must be "raise" or "restart"; found {on_failure!r}')
     if backend == "ray" or ray_options is not None:
         raise ValueError('backend="ray" is not available in this version; use "process"')
-    if on_failure == "restart":
-        raise ValueError('on_failure="restart" is not available in this version; use "raise"')
     if record_actions:
         raise ValueError("record_actions=True is not available in this version")
 
 
-def _check_positive(number: Any, name: str) -> None:
+def _check_integer(number: Any, name: str, least: int) -> None:
     if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"{name} must be an integer or None; found {type(number).__name__}")
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1; found {number}")
+        raise TypeError(f"{name} must be an integer; found {type(number).__name__}")
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}; found {number}")
 
 
 def _abandon_all() -> None:

@@ -69,16 +69,44 @@ class Ledger(gymnasium.Env):
 
     # To be called from outside.
 
+    def start_over(self) -> None:
+        """Be as after the construction, but for the generator."""
+        self.received, self.resets, self.steps = [], 0, 0
+
     def taken(self) -> list[tuple[Any, ...]]:
         """Hand over what it received since the last time."""
         received, self.received = self.received, []
         return received
+
+    def twice(self, numbers: list[int]) -> list[int]:
+        """Change the argument in place."""
+        numbers += numbers
+        return numbers
 
     def add(self, *numbers: float, times: float = 1) -> float:
         return self.index + times * sum(numbers)
 
     def fail(self, error: Any) -> None:
         _raise(error)
+
+    def fail_or_add(self, given: Any) -> float:
+        return self.add(given or 0) if not isinstance(given, Exception) else self.fail(given)
+
+    def break_next_step(self, error: Any) -> None:
+        self.script["step_error"] = error
+
+    def change_options(self, mark: int) -> None:
+        """Change in place what the last reset was given."""
+        self.received[-1][2]["seen"].append(mark)
+
+    def change_notes(self) -> None:
+        self.notes["list"] += self.notes["list"]
+
+    def lock(self) -> Any:
+        return threading.Lock()
+
+    def pid(self) -> int:
+        return os.getpid()
 
     def _counts(self) -> np.ndarray:
         return np.array([self.resets, self.steps], np.float64)
@@ -283,11 +311,37 @@ class Layer(gymnasium.Wrapper):
         return f"{self.label} {text}"
 
 
+class Limited(spaces.Box):
+    """A Box with a current value and a function that constrains it."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__(-10.0, 10.0, (), np.float64)
+        self.value = value
+        self.constrain_fn = lambda number: number < 5
+
+
+class Varied(Ledger):
+    """Has factors of variation, and a method that changes one of them."""
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__(index)
+        self.variation_space = spaces.Dict(
+            {"size": Limited(1.0 + index), "pair": spaces.Tuple([Limited(3.0), Limited(4.0)])}
+        )
+
+    def grow(self) -> None:
+        self.variation_space["size"].value += 1
+
+    def constrained(self) -> bool:
+        size, pair = self.variation_space["size"], self.variation_space["pair"]
+        return all(callable(part.constrain_fn) for part in (size, *pair))
+
+
 class Diary(Ledger):
     """Writes into a file when it is built and when it is closed: ``event index pid``."""
 
     def __init__(self, path: Path, index: int) -> None:
-        super().__init__(index)
+        super().__init__(int(index))
         self.path = path
         self._write("built")
 

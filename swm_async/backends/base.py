@@ -49,6 +49,9 @@ class Backend(Protocol):
     def build(self, deadline: float | None) -> list[Built | Lost]:
         """Start every worker and let it build its environments, all in parallel."""
 
+    def replace(self, worker: int, deadline: float | None) -> Built | Lost:
+        """Start a worker anew in place of one that is lost, with its environments."""
+
     def new_block(self, size: int) -> Block:
         """Memory that every worker can be given."""
 

@@ -25,7 +25,15 @@ from swm_async.backends.interrupts import interrupts_held
 from swm_async.backends.starting import bootstrap_command, environment, pickle_factories
 from swm_workers import registrations
 from swm_workers.memory import Block, anonymous_file
-from swm_workers.protocol import HEADER, NO_LAYOUT, BuildArguments, Built, Command, CommandBody, pack
+from swm_workers.protocol import (
+    HEADER,
+    NO_LAYOUT,
+    BuildArguments,
+    Built,
+    Command,
+    CommandBody,
+    pack,
+)
 from swm_workers.serve import STACK_SIGNAL
 
 _REAP_S: Final = 5.0
@@ -173,9 +181,10 @@ class WorkerProcess:
             return
         if ready:
             raise self._lost()
+        waited_s = time.monotonic() - started
         stack = self._ask_for_stack()
         self.kill()
-        raise Lost(self.pid, self.exit_code, stack, waited_s=time.monotonic() - started)
+        raise Lost(self.pid, self.exit_code, stack, waited_s)
 
     def _ask_for_stack(self) -> str:
         """Let the worker's fault handler, which needs no lock, write down where it stands."""
@@ -299,34 +308,56 @@ class ProcessBackend:
         self.shards: Sequence[ShardRange] = list(shards)
         self._env_fns = list(env_fns)
         self._threads = threads
+        self._payloads: list[bytes] = []
         self.workers: list[WorkerProcess] = []
 
     def build(self, deadline: float | None) -> list[Built | Lost]:
         """Start every worker and let it build its environments, all in parallel."""
-        factories = [
-            pickle_factories(self._env_fns[s.first : s.last], s.first) for s in self.shards
-        ]
-        registered = registrations.collect()
+        self._payloads = self._build_payloads()
         for _ in self.shards:
             self.workers.append(WorkerProcess(self._threads))
-        results: list[Built | Lost] = []
-        lost: dict[int, Lost] = {}
-        for w, shard in enumerate(self.shards):
+        started = [self._start_building(w, deadline) for w in range(len(self.shards))]
+        return [self._finish_building(w, lost, deadline) for w, lost in enumerate(started)]
+
+    def replace(self, worker: int, deadline: float | None) -> Built | Lost:
+        """Start a worker anew in place of one that is lost."""
+        old = self.workers[worker]
+        old.kill()
+        old.release()
+        self.workers[worker] = WorkerProcess(self._threads)
+        return self._finish_building(worker, self._start_building(worker, deadline), deadline)
+
+    def _build_payloads(self) -> list[bytes]:
+        registered = registrations.collect()
+        payloads = []
+        for first, last in self.shards:
+            factories = pickle_factories(self._env_fns[first:last], first)
             arguments = BuildArguments(
-                shard.first, len(self._env_fns), factories[w], registered, tuple(sys.argv)
+                first, len(self._env_fns), factories, registered, tuple(sys.argv)
             )
-            payload = pickle.dumps(CommandBody(None, arguments), pickle.HIGHEST_PROTOCOL)
-            header = pack(0, Command.BUILD, 0, NO_LAYOUT, len(payload))
-            try:
-                self.workers[w].send(header, payload, deadline)
-            except Lost as error:
-                lost[w] = error
-        for w, worker in enumerate(self.workers):
-            try:
-                results.append(lost[w] if w in lost else worker.receive(0, deadline))
-            except Lost as error:
-                results.append(error)
-        return results
+            body = CommandBody(None, arguments)
+            payloads.append(pickle.dumps(body, pickle.HIGHEST_PROTOCOL))
+        return payloads
+
+    def _start_building(self, worker: int, deadline: float | None) -> Lost | None:
+        payload = self._payloads[worker]
+        header = pack(0, Command.BUILD, 0, NO_LAYOUT, len(payload))
+        try:
+            self.workers[worker].send(header, payload, deadline)
+        except Lost as lost:
+            return lost
+        return None
+
+    def _finish_building(
+        self, worker: int, lost: Lost | None, deadline: float | None
+    ) -> Built | Lost:
+        if lost is not None:
+            return lost
+        try:
+            built: Built = self.workers[worker].receive(0, deadline)
+        except Lost as error:
+            return error
+        return built
 
     def new_block(self, size: int) -> Block:
         """Memory that can be sent to the workers."""

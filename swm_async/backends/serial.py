@@ -12,7 +12,7 @@ from typing import Any
 
 from swm_async.backends.base import EnvFn, Lost, ShardRange
 from swm_workers.memory import Block
-from swm_workers.protocol import Built, Command, CommandBody, Flag, LayoutUpdate
+from swm_workers.protocol import ALL, FORGET, Built, Command, CommandBody, LayoutUpdate
 from swm_workers.shard import Shard
 
 
@@ -36,6 +36,10 @@ class SerialBackend:
             return [Built(os.getpid(), None, None, failures)]
         return [Built(os.getpid(), self._shard.spaces(), self._shard.mismatch(), ())]
 
+    def replace(self, worker: int, deadline: float | None) -> Built | Lost:
+        """The only worker is the caller's process, which cannot be lost."""
+        raise AssertionError("the caller's process is not lost while it calls")
+
     def new_block(self, size: int) -> Block:
         """Memory of this process."""
         return Block.private(size)
@@ -56,7 +60,7 @@ class SerialBackend:
         """Note the command."""
         if version != self._version:
             self._bind(version, body.update if body is not None else None)
-        if flags & Flag.FORGET:
+        if flags & FORGET:
             self._shard.forget()
         self._pending = (kind, flags, body)
 
@@ -70,10 +74,11 @@ class SerialBackend:
         shard = self._shard
         if kind == Command.CALL:
             return shard.call(list(arguments), list(arguments.values()))
-        rows = shard.all() if flags & Flag.ALL else shard.selected()
+        if kind == Command.REBUILD:
+            return Built(os.getpid(), None, None, shard.rebuild(arguments))
+        rows = shard.all() if flags & ALL else shard.selected()
         carry_out = shard.step if kind == Command.STEP else shard.reset
-        report = carry_out(rows, arguments)
-        return report if any(report) else None
+        return carry_out(rows, arguments)
 
     def resynchronise(self, worker: int, number: int) -> None:
         """There is never a reply on its way."""

@@ -63,17 +63,19 @@ class _Target:
     """One key as the rows of this shard write it."""
 
     __slots__ = (
-        "dtype", "fill", "held", "items", "key", "present", "rows", "scalars", "sent", "slot",
-        "tensor",
+        "dtype", "fill", "held", "items", "key", "present", "rows", "scalars", "sent", "shape",
+        "slot", "tensor",
     )  # fmt: skip
 
-    def __init__(self, key: str, slot: Slot, first: int, count: int, sent: list[Any]) -> None:
+    def __init__(self, key: str, slot: Slot, sent: list[Any]) -> None:
         self.key = key
         self.slot = slot
         self.sent = sent
         self.scalars: frozenset[type] = frozenset()
         self.items: Any = None
         self.dtype: Any = None
+        # Not the slot's shape where there is no dtype: compared to one, None passes for float64.
+        self.shape: tuple[int, ...] | None = None
         self.rows: list[Any] = []
         self.fill: Any = None
         self.tensor: Any = None
@@ -98,7 +100,7 @@ class _Target:
             return
         array = array_view(buffer, num_envs, slot.dtype, slot.shape, offset)
         self.rows = [array[first + k, 0, ...] for k in range(count)]
-        self.dtype = slot.dtype
+        self.dtype, self.shape = slot.dtype, slot.shape
         self.fill = fill_value(slot.dtype)
         if slot.shape == () and slot.dtype.str in _SCALAR_CLASSES:
             self.scalars = _SCALAR_CLASSES[slot.dtype.str]
@@ -108,16 +110,17 @@ class _Target:
 class _Plan:
     """What to do with an info of exactly these keys."""
 
-    __slots__ = ("absent", "bad", "fields", "present", "size", "unknown")
+    __slots__ = ("absent", "complete", "fields", "missing", "present", "size")
 
     def __init__(self, keys: frozenset[Any], targets: Mapping[str, _Target]) -> None:
         self.size = len(keys)
-        self.bad = [key for key in keys if not isinstance(key, str)]
-        self.unknown = [key for key in keys if isinstance(key, str) and key not in targets]
         self.present = [target for key, target in targets.items() if key in keys]
         self.absent = [target for key, target in targets.items() if key not in keys]
+        self.missing = [target.key for target in self.absent if not target.slot.companion]
+        self.complete = len(self.present) == len(keys)
+        """Whether every key has a slot; of the others nothing is remembered."""
         self.fields = [
-            (t.key, t.scalars, t.items, t.dtype, t.slot.shape, t.rows, t) for t in self.present
+            (t.key, t.scalars, t.items, t.dtype, t.shape, t.rows, t) for t in self.present
         ]
 
 
@@ -138,21 +141,21 @@ class InfoWriter:
         self._plans: dict[frozenset[Any], _Plan] = {}
         self._empty: _Plan | None = None
         self._current: list[_Plan] = [_NO_PLAN] * count
-        self._sent: dict[str, list[Any]] = {}
+        self._sent: dict[str, tuple[int, list[Any]]] = {}
         self._extras: dict[tuple[int, str], Extra] = {}
         self._missing: list[tuple[int, str]] = []
-        self._problems: list[Problem] = []
+        self._problems: dict[tuple[int, str], Problem] = {}
 
     def bind(self, layout: Layout, buffers: Mapping[int, Any]) -> None:
         """Write under another layout from now on."""
         first, count = self._first, self._count
         self._targets = {}
         for key, slot in layout.slots.items():
-            if slot.kind is Kind.OBJECT:
-                sent = self._sent.setdefault(key, [_UNKNOWN] * count)
-            else:
-                sent = []
-            target = _Target(key, slot, first, count, sent)
+            losses, sent = self._sent.get(key, (slot.losses, []))
+            if slot.kind is Kind.OBJECT and (not sent or losses != slot.losses):
+                sent = [_UNKNOWN] * count
+                self._sent[key] = slot.losses, sent
+            target = _Target(key, slot, sent)
             target.map(buffers, layout.num_envs, first, count)
             self._targets[key] = target
         self._plans = {}
@@ -162,7 +165,7 @@ class InfoWriter:
     def forget(self) -> None:
         """Rely on nothing that was reported before: replies may have been lost."""
         self.take()
-        for sent in self._sent.values():
+        for _, sent in self._sent.values():
             sent[:] = [_UNKNOWN] * self._count
         self._current = [_NO_PLAN] * self._count
 
@@ -170,33 +173,39 @@ class InfoWriter:
         """Whether an empty info of row k changes nothing."""
         return self._current[k] is self._empty
 
-    def write(self, k: int, info: Mapping[str, Any]) -> None:
+    def write(self, k: int, info: Mapping[str, Any]) -> _Plan:
         """Take what the environment in row k of the shard reported at a step."""
+        if info.__class__ is not dict:
+            info = dict(info)  # a defaultdict would invent the keys that it is asked for
         plan = self._current[k]
-        if len(info) != plan.size:
+        switched = len(info) != plan.size
+        if switched:
             plan = self._switch(k, info)
         try:
             self._write_fields(k, info, plan)
         except (KeyError, ValueError):
             # Other keys of the same number, or an integer beyond its slot: once more, slowly.
             plan = self._switch(k, info)
+            switched = True
             self._write_slowly(k, info, plan)
-        if plan.unknown or plan.bad:
-            self._write_unknown(k, info, plan)
+        if switched:
+            self._finish_switch(k, info, plan)
+        return plan
 
     def write_fresh(self, k: int, info: Mapping[str, Any]) -> None:
         """Take what the environment reported at a reset: keys that it lacks lose their value."""
-        self.write(k, info)
-        for target in self._current[k].absent:
+        plan = self.write(k, info)
+        for target in plan.absent:
             self._clear(k, target)
 
     def take(self) -> tuple[tuple[Extra, ...], tuple[tuple[int, str], ...], tuple[Problem, ...]]:
         """Hand over the extras, the missing keys and the problems gathered so far."""
         if not (self._extras or self._missing or self._problems):
             return (), (), ()
-        gathered = tuple(self._extras.values()), tuple(self._missing), tuple(self._problems)
-        self._extras, self._missing, self._problems = {}, [], []
-        return gathered
+        extras, problems = tuple(self._extras.values()), tuple(self._problems.values())
+        missing = tuple(self._missing)
+        self._extras, self._missing, self._problems = {}, [], {}
+        return extras, missing, problems
 
     def _write_fields(self, k: int, info: Mapping[str, Any], plan: _Plan) -> None:
         for key, scalars, items, dtype, shape, rows, target in plan.fields:
@@ -232,30 +241,25 @@ class InfoWriter:
     def _send_object(self, k: int, value: Any, target: _Target) -> None:
         last = target.sent[k]
         cls = value.__class__
-        if cls in _COMPARABLE:
-            if last.__class__ is cls and last == value:
-                return
-            self._send_extra(k, target.key, Kind.OBJECT, value)
-            target.sent[k] = value
+        comparable = cls in _COMPARABLE
+        if comparable and last.__class__ is cls and last == value:
             return
         data = self._snapshot(k, target.key, value)
         # Wrapped in a list, the pickle is not taken for a value of class bytes.
         if data is not None and last != [data]:
             self._put(k, target.key, Kind.OBJECT, data)
-            target.sent[k] = [data]
+            target.sent[k] = value if comparable else [data]
 
     def _send_misfit(self, k: int, key: str, found: Natural, value: Any) -> None:
         # Values travel as they are, since the key may become a list. Tensors travel without
         # their graph, and as clones since a view would take its whole storage along.
         sent = found.value.clone() if found.kind is Kind.TENSOR else value
-        self._send_extra(k, key, found.kind, sent)
-
-    def _send_extra(self, k: int, key: str, kind: Kind, value: Any) -> None:
-        data = self._snapshot(k, key, value)
+        data = self._snapshot(k, key, sent)
         if data is not None:
-            self._put(k, key, kind, data)
+            self._put(k, key, found.kind, data)
 
     def _snapshot(self, k: int, key: str, value: Any) -> bytes | None:
+        """Pickle a value; one that cannot be pickled leaves its row without any."""
         try:
             return snapshot.dumps(value)
         except Exception as error:  # whatever a value's own pickling raises, the pool goes on
@@ -263,11 +267,18 @@ class InfoWriter:
                 f"info {key!r} of environment {self._first + k} cannot be pickled: "
                 f"{type(value).__qualname__} ({type(error).__name__}: {error})"
             )
-            self._problems.append(Problem(self._first + k, key, text))
-            return None
+            self._problems[k, key] = Problem(self._first + k, key, text)
+        target = self._targets.get(key)
+        if target is not None:
+            target.present[k] = False
+            if not target.slot.companion:
+                self._missing.append((self._first + k, key))
+            self._clear(k, target)
+            self._current[k] = _NO_PLAN
+        return None
 
     def _put(self, k: int, key: str, kind: Kind, data: bytes | None) -> None:
-        self._extras[(k, key)] = Extra(self._first + k, key, kind, data)
+        self._extras[k, key] = Extra(self._first + k, key, kind, data)
 
     def _clear(self, k: int, target: _Target) -> None:
         target.held[k] = False
@@ -290,26 +301,35 @@ class InfoWriter:
             plan = self._plans[keys] = _Plan(keys, self._targets)
             if not keys:
                 self._empty = plan
-        # Keys without a slot, and keys that are no strings, are looked at again each time.
-        self._current[k] = plan
+        # Which keys have no slot is not remembered: they are looked at again each time, and so
+        # are those that miss a companion, until they have it.
+        self._current[k] = plan if plan.complete and not plan.missing else _NO_PLAN
         for target in plan.present:
-            target.present[k] = target.held[k] = True
+            target.present[k] = True
         for target in plan.absent:
             target.present[k] = False
-            if not target.slot.companion:
-                self._missing.append((self._first + k, target.key))
+        self._missing += [(self._first + k, key) for key in plan.missing]
         return plan
 
-    def _write_unknown(self, k: int, info: Mapping[str, Any], plan: _Plan) -> None:
+    def _finish_switch(self, k: int, info: Mapping[str, Any], plan: _Plan) -> None:
+        """Note which rows hold a value now; of those that travel the pool notes it."""
+        for target in plan.present:
+            if target.present[k] and (k, target.key) not in self._extras:
+                target.held[k] = True
+        if not plan.complete:
+            self._write_unknown(k, info)
+
+    def _write_unknown(self, k: int, info: Mapping[str, Any]) -> None:
         for key in info:
             if not isinstance(key, str):
                 text = (
                     f"info keys must be strings; environment {self._first + k} reported "
                     f"{key!r} ({type(key).__qualname__})"
                 )
-                self._problems.append(Problem(self._first + k, repr(key), text))
+                self._problems[k, repr(key)] = Problem(self._first + k, repr(key), text)
             elif key not in self._targets:
-                self._send_misfit(k, str(key), natural(info[key]), info[key])
+                # The text itself: str() of a string's subclass may say something else.
+                self._send_misfit(k, str.__str__(key), natural(info[key]), info[key])
 
 
 def _is_same_tensor(value: Any, row: Any) -> bool:

@@ -26,6 +26,12 @@ Dtype: TypeAlias = np.dtype[Any]
 _PYTHON_NUMBERS = frozenset({bool, int, float, complex})
 _NUMBER_KINDS = frozenset("biufc")
 _FIXED_KINDS = frozenset("biufcmMSUV")
+_TENSOR_DTYPES = frozenset(
+    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64 "
+    "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu "
+    "complex32 complex64 complex128".split()
+)
+"""What torch can copy and fill; it cannot where elements share a byte or have no values."""
 
 
 class Kind(enum.Enum):
@@ -59,6 +65,8 @@ class Slot(NamedTuple):
     flags: Place
     companion: bool
     """Whether the key has been missing from some report, so that ``_key`` exists."""
+    losses: int = 0
+    """Counts values that the pool could not rebuild: what was sent before is sent again."""
 
 
 class ObservationSlot(NamedTuple):
@@ -131,11 +139,13 @@ def _natural_array(value: Any) -> Natural:
 
 
 def _natural_tensor(torch: Any, value: Any) -> Natural:
-    dense = value.layout is torch.strided and not value.is_quantized and not value.is_meta
-    if not dense:
+    name = str(value.dtype).removeprefix("torch.")
+    # Nested tensors claim to be strided, and have no shape.
+    dense = value.layout is torch.strided and not value.is_nested and not value.is_meta
+    if not dense or name not in _TENSOR_DTYPES:
         return Natural(Kind.OBJECT, None, (), value)
     tensor = value.detach().cpu().resolve_conj().resolve_neg()
-    return Natural(Kind.TENSOR, str(value.dtype).removeprefix("torch."), tuple(value.shape), tensor)
+    return Natural(Kind.TENSOR, name, tuple(value.shape), tensor)
 
 
 def storable(dtype: Dtype) -> Dtype | None:
@@ -145,7 +155,8 @@ def storable(dtype: Dtype) -> Dtype | None:
     if dtype.itemsize == 0:
         # Arrays of empty strings have no bytes of their own; empty records have no content.
         return np.dtype(dtype.kind + "1") if dtype.kind in "SU" else None
-    return dtype if dtype.isnative else dtype.newbyteorder("=")
+    # Of a structure, isnative does not tell: it overlooks the byte order within subarrays.
+    return dtype if dtype.isnative and dtype.names is None else dtype.newbyteorder("=")
 
 
 def fill_value(dtype: Dtype) -> Array:
@@ -191,7 +202,7 @@ def common_dtype(kind: Kind, first: Any, second: Any) -> Any:
         return None
     try:
         return np.result_type(first, second)
-    except TypeError:
+    except (TypeError, OverflowError):
         return None  # units of time that cannot be converted into each other
 
 
@@ -239,13 +250,13 @@ def _tensor_survives(torch: Any, value: Any, dtype_name: str) -> bool:
 
 def fits(value: Natural, slot: Slot) -> bool:
     """Whether a value can be written into a slot as it is."""
-    return (
-        value.kind is slot.kind
-        and value.kind is not Kind.OBJECT
-        and value.shape == slot.shape
-        and bool(common_dtype(value.kind, slot.dtype, value.dtype) == slot.dtype)
-        and survives(value.value, value.kind, slot.dtype)
-    )
+    if value.kind is not slot.kind or value.kind is Kind.OBJECT or value.shape != slot.shape:
+        return False
+    dtype = common_dtype(value.kind, slot.dtype, value.dtype)
+    # None has to be asked for first: numpy takes it for float64 in a comparison.
+    if dtype is None or dtype != slot.dtype:
+        return False
+    return survives(value.value, value.kind, dtype)
 
 
 def itemsize(kind: Kind, dtype: Any) -> int:

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from swm_workers.layout import Kind, Layout
 
-HEADER = struct.Struct("<QBBHIQ")
-NO_LAYOUT = 0
+HEADER: Final = struct.Struct("<QBBHIQ")
+NO_LAYOUT: Final = 0
 """The layout version of commands that move no environment."""
 
 
@@ -33,27 +33,14 @@ class Command(enum.IntEnum):
     CALL = 4
     SYNC = 5
     CLOSE = 6
+    REBUILD = 7
 
 
-class Flag(enum.IntFlag):
-    """How a command is to be read."""
-
-    NONE = 0
-    ALL = 1
-    """Every environment of the shard takes part: the mask in shared memory is not read."""
-    FORGET = 2
-    """Replies were lost: the worker must not rely on anything it has reported before."""
-
-
-class Header(NamedTuple):
-    """The fixed part of a command or a reply, as ``HEADER`` packs it."""
-
-    number: int
-    kind: int
-    flags: int
-    unused: int
-    version: int
-    length: int
+# Flags of a command. Plain integers, since those of enum cost microseconds to test.
+ALL: Final = 1
+"""Every environment of the shard takes part: the mask in shared memory is not read."""
+FORGET: Final = 2
+"""Replies were lost: the worker must not rely on anything it has reported before."""
 
 
 class BlockSize(NamedTuple):
@@ -161,8 +148,3 @@ class Returned(NamedTuple):
 def pack(number: int, kind: int, flags: int, version: int, length: int) -> bytes:
     """Frame one command or reply header."""
     return HEADER.pack(number, kind, flags, 0, version, length)
-
-
-def unpack(data: bytes) -> Header:
-    """Read a header back."""
-    return Header._make(HEADER.unpack(data))

@@ -32,18 +32,17 @@ from swm_workers.attributes import Operation
 from swm_workers.failures import capture
 from swm_workers.memory import Block
 from swm_workers.protocol import (
+    ALL,
+    FORGET,
     HEADER,
     NO_LAYOUT,
     BuildArguments,
     Built,
     Command,
     CommandBody,
-    Flag,
-    Header,
     LayoutUpdate,
     Returned,
     pack,
-    unpack,
 )
 from swm_workers.shard import Shard
 
@@ -122,50 +121,49 @@ class _Server:
         self._version = NO_LAYOUT
         self._updates: dict[int, LayoutUpdate] = {}
         self._blocks: dict[int, Block] = {}
-        self._handlers: dict[int, Callable[[Header, CommandBody], Any]] = {
+        self._handlers: dict[int, Callable[[int, Any], Any]] = {
             Command.BUILD: self._build,
             Command.RESET: self._reset,
             Command.STEP: self._step,
             Command.CALL: self._call,
-            Command.SYNC: lambda header, body: None,
-            Command.CLOSE: lambda header, body: self._shard.close(),
+            Command.REBUILD: self._rebuild,
+            Command.SYNC: lambda flags, arguments: None,
+            Command.CLOSE: lambda flags, arguments: self._shard.close(),
         }
 
     def run(self) -> None:
-        read, write, handlers = os.read, os.write, self._handlers
+        read, write, handlers, header = os.read, os.write, self._handlers, HEADER
         command_fd, reply_fd, size = self._command_fd, self._reply_fd, HEADER.size
         while data := read(command_fd, size):
-            header = unpack(data)
-            body = _NO_PAYLOAD
-            if header.length:
-                body = pickle.loads(self._read_exactly(header.length))
-            if header.version not in (NO_LAYOUT, self._version):
-                self._bind(header.version, body.update)
-            if header.flags & Flag.FORGET:
+            number, kind, flags, _, version, length = header.unpack(data)
+            body = pickle.loads(self._read_exactly(length)) if length else _NO_PAYLOAD
+            if version != self._version and version != NO_LAYOUT:
+                self._bind(version, body.update)
+            if flags & FORGET:
                 self._shard.forget()
-            result = handlers[header.kind](header, body)
-            if result is None or not any(result):
-                write(reply_fd, pack(header.number, 0, 0, self._version, 0))
+            result = handlers[kind](flags, body.arguments)
+            if result is None:
+                write(reply_fd, header.pack(number, 0, 0, 0, version, 0))
             else:
-                self._reply(header.number, pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
+                self._reply(number, version, pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
         if hasattr(self, "_shard"):
             self._shard.close()
 
-    def _reset(self, header: Header, body: CommandBody) -> Any:
-        return self._shard.reset(self._rows(header), body.arguments)
+    def _reset(self, flags: int, arguments: Any) -> Any:
+        shard = self._shard
+        return shard.reset(shard.all() if flags & ALL else shard.selected(), arguments)
 
-    def _step(self, header: Header, body: CommandBody) -> Any:
-        return self._shard.step(self._rows(header), body.arguments)
+    def _step(self, flags: int, arguments: Any) -> Any:
+        shard = self._shard
+        return shard.step(shard.all() if flags & ALL else shard.selected(), arguments)
 
-    def _rows(self, header: Header) -> Any:
-        return self._shard.all() if header.flags & Flag.ALL else self._shard.selected()
+    def _call(self, flags: int, arguments: dict[int, Operation]) -> Returned:
+        return self._shard.call(list(arguments), list(arguments.values()))
 
-    def _call(self, header: Header, body: CommandBody) -> Returned:
-        operations: dict[int, Operation] = body.arguments
-        return self._shard.call(list(operations), list(operations.values()))
+    def _rebuild(self, flags: int, rows: list[int]) -> Built:
+        return Built(os.getpid(), None, None, self._shard.rebuild(rows))
 
-    def _build(self, header: Header, body: CommandBody) -> Built:
-        arguments: BuildArguments = body.arguments
+    def _build(self, flags: int, arguments: BuildArguments) -> Built:
         sys.argv[:] = arguments.argv
         registrations.restore(arguments.registrations)
         self._shard = Shard(arguments.first, arguments.num_envs, in_process=False)
@@ -176,8 +174,7 @@ class _Server:
         failures = self._shard.build(env_fns)
         if failures:
             return Built(os.getpid(), None, None, failures)
-        spaces = self._shard.spaces()
-        return Built(os.getpid(), spaces, self._shard.mismatch(), ())
+        return Built(os.getpid(), self._shard.spaces(), self._shard.mismatch(), ())
 
     def _bind(self, version: int, update: LayoutUpdate | None) -> None:
         if update is None:
@@ -207,8 +204,8 @@ class _Server:
             else:
                 self._blocks[number] = Block.received(fds[0], sizes[number])
 
-    def _reply(self, number: int, payload: bytes) -> None:
-        os.write(self._reply_fd, pack(number, 0, 0, self._version, len(payload)))
+    def _reply(self, number: int, version: int, payload: bytes) -> None:
+        os.write(self._reply_fd, pack(number, 0, 0, version, len(payload)))
         view = memoryview(payload)
         while view:
             view = view[os.write(self._reply_fd, view) :]

@@ -23,7 +23,6 @@ from swm_workers.spaces import Control, Leaf, assemble, control_views, leaves, p
 
 _REALS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
 _FLAGS = frozenset({bool, np.bool_})
-_NOTHING = Report()
 
 
 class Shard:
@@ -37,6 +36,7 @@ class Shard:
         self.num_envs = num_envs
         self.envs: list[Any] = []
         self._in_process = in_process
+        self._env_fns: tuple[Callable[[], Any], ...] = ()
         self._steps: list[Callable[[Any], Any]] = []
         self._infos: InfoWriter
         self._control: Control
@@ -44,12 +44,16 @@ class Shard:
         self._observation_leaves: tuple[Leaf, ...] = ()
         self._observation_rows: list[list[Any] | None] = []
         self._observe: bool = False
+        self._box: list[Any] | None = None
+        self._box_shape: tuple[int, ...] = ()
+        self._only_action: Any = None
         self._failures: list[Failure] = []
         self._objects: list[tuple[int, int, bytes]] = []
 
     def build(self, env_fns: Iterable[Callable[[], Any]]) -> tuple[Failure, ...]:
         """Call every factory once; stops at the first that raises and returns its failure."""
-        for env_fn in env_fns:
+        self._env_fns = tuple(env_fns)
+        for env_fn in self._env_fns:
             index = self.first + len(self.envs)
             try:
                 env = env_fn()
@@ -63,6 +67,25 @@ class Shard:
         self._observation_leaves = leaves(self.envs[0].observation_space)
         self._infos = InfoWriter(self.first, len(self.envs))
         return ()
+
+    def rebuild(self, rows: Sequence[int]) -> tuple[Failure, ...]:
+        """Close these environments and make them anew; returns the factories' failures."""
+        failures: list[Failure] = []
+        for k in rows:
+            try:
+                self.envs[k].close()
+            except BaseException as error:  # it has failed before: that error is the one told
+                self._reraise_interrupt(error)
+            try:
+                env = self._env_fns[k]()
+                self._check(env)
+            except BaseException as error:  # user code: SystemExit counts as a failure too
+                self._reraise_interrupt(error)
+                failures.append(capture(self.first + k, "build", error))
+                continue
+            self.envs[k] = env
+            self._steps[k] = env.step
+        return tuple(failures)
 
     def _check(self, env: Any) -> None:
         for name in ("reset", "step", "action_space", "observation_space"):
@@ -112,6 +135,11 @@ class Shard:
             array: Any = np.ndarray((self.num_envs, *slot.shape), slot.dtype, block, offset)
             self._observation_rows.append([array[i, ...] for i in range(first, last)])
         self._observe = bool(layout.observations)
+        leaf = self._observation_leaves[0]
+        is_box = self._observe and leaf.path == () and leaf.dtype is not None and leaf.shape != ()
+        self._box = self._observation_rows[0] if is_box else None
+        self._box_shape = leaf.shape
+        self._only_action = self._control.actions[0] if self._action_leaves[0].path == () else None
         self._infos.bind(layout, buffers)
 
     def forget(self) -> None:
@@ -127,7 +155,7 @@ class Shard:
         """All rows."""
         return range(len(self.envs))
 
-    def reset(self, rows: Sequence[int], arguments: ResetArguments | None) -> Report:
+    def reset(self, rows: Sequence[int], arguments: ResetArguments | None) -> Report | None:
         """Reset these rows; seeds and options are given by position in ``rows``."""
         seeds = arguments.seeds if arguments is not None else None
         options = arguments.options if arguments is not None else None
@@ -145,7 +173,7 @@ class Shard:
                 self._fail(k, "reset", error)
         return self._report()
 
-    def step(self, rows: Sequence[int], pickled_objects: bytes | None) -> Report:
+    def step(self, rows: Sequence[int], pickled_objects: bytes | None) -> Report | None:
         """Step these rows with the actions in shared memory.
 
         ``pickled_objects`` holds, for each of ``rows``, a tuple of the action leaves that
@@ -154,10 +182,7 @@ class Shard:
         objects = None if pickled_objects is None else snapshot.loads(pickled_objects)
         steps, infos = self._steps, self._infos
         rewards, terminateds, truncateds = self._rewards, self._terminateds, self._truncateds
-        observe = self._observe
-        leaf = self._observation_leaves[0]
-        is_box = observe and leaf.path == () and leaf.shape != () and leaf.dtype is not None
-        box, shape = (self._observation_rows[0] if is_box else None), leaf.shape
+        observe, box, shape = self._observe, self._box, self._box_shape
         for k, action in zip(rows, self._actions(rows, objects), strict=True):
             try:
                 observation, reward, terminated, truncated, info = steps[k](action)
@@ -172,7 +197,7 @@ class Shard:
                 truncateds[k] = truncated
                 if box is not None and observation.__class__ is np.ndarray:
                     if observation.shape != shape:
-                        raise _wrong_shape(leaf, observation.shape)
+                        raise _wrong_shape(self._observation_leaves[0], observation.shape)
                     box[k][...] = observation
                 elif observe:
                     self._write_observation(k, observation)
@@ -211,10 +236,11 @@ class Shard:
         self, rows: Sequence[int], objects: Sequence[tuple[Any, ...]] | None
     ) -> Iterable[Any]:
         """One action for each row, in memory of its own: an environment may keep it."""
-        first = self._control.actions[0] if self._control.actions else None
-        if first is not None and self._action_leaves[0].path == ():
+        only = self._only_action
+        if only is not None:
             # Iterating gives numpy scalars for Discrete, arrays for everything else.
-            return first.copy() if len(rows) == len(first) else first[list(rows)]
+            taken: Iterable[Any] = only.copy() if len(rows) == len(only) else only[list(rows)]
+            return taken
         return self._nested_actions(rows, objects)
 
     def _nested_actions(
@@ -256,10 +282,10 @@ class Shard:
         if self._in_process and isinstance(error, KeyboardInterrupt):
             raise error
 
-    def _report(self) -> Report:
+    def _report(self) -> Report | None:
         extras, missing, problems = self._infos.take()
         if not (extras or missing or problems or self._failures or self._objects):
-            return _NOTHING
+            return None
         failures, self._failures = tuple(self._failures), []
         objects, self._objects = tuple(self._objects), []
         return Report(extras, missing, objects, problems, failures)
