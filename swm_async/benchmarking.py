@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +132,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def in_words(described: dict[str, Any]) -> str:
+def in_words(described: Mapping[str, Any]) -> str:
     """A machine in one line."""
     return (
         f"{described['cpu']}, {described['usable cores']} usable cores, {described['system']}; "

@@ -66,7 +66,7 @@ def _add_demo(commands: Any) -> None:
         metavar="W",
         help="worker processes, 0 = in this process; None = one per usable core",
     )
-    parser.add_argument("--episodes", type=_positive, default=max(128, 16 * cores), metavar="E")
+    parser.add_argument("--episodes", type=_positive, default=max(96, 12 * cores), metavar="E")
     parser.add_argument("--seed", type=_count, default=0)
     parser.add_argument(
         "--out",

@@ -69,8 +69,8 @@ def run(request: Request) -> None:
     described = machine()
     print(f"{request.env_id} on {in_words(described)}\n\n{WHAT_BOTH_SIDES_DO}\n", flush=True)
     rows: list[Row] = []
-    for num_envs in request.num_envs:
-        workers = [count for count in request.worker_counts if count <= num_envs]
+    for num_envs in sorted(set(request.num_envs)):
+        workers = [count for count in sorted(set(request.worker_counts)) if count <= num_envs]
         work = Work.of(env_fn, num_envs, request.seed)
         rows += compare(
             work, workers, rounds=request.rounds, seconds=request.seconds, passes=request.passes

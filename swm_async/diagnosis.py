@@ -21,16 +21,20 @@ from swm_workers.protocol import Failure, Problem
 
 
 def env_error(
-    failures: Sequence[Failure], seeds: Array | None, episode_steps: Array | None
+    failures: Sequence[Failure],
+    seeds: Array | None,
+    episode_steps: Array | None,
+    advice: str = "",
 ) -> EnvError:
     """The error for exceptions in one or more environments.
 
     Args:
         failures: the records, in order of their environments.
         seeds: ``(N,) int64``, -1 = never seeded; None = seeds play no part.
-        episode_steps: ``(N,) int64`` steps completed; None = they play no part.
+        episode_steps: ``(N,) int64`` steps of the episode; None = they play no part.
+        advice: how to repeat it.
     """
-    return EnvError([_env_failure(f, seeds, episode_steps) for f in failures])
+    return EnvError([_env_failure(f, seeds, episode_steps) for f in failures], advice)
 
 
 def _env_failure(failure: Failure, seeds: Array | None, episode_steps: Array | None) -> EnvFailure:
@@ -76,15 +80,19 @@ def info_error(
     )
 
 
-def lost_error(lost: Sequence[tuple[ShardRange, Lost]], command: str) -> PoolError:
+def lost_error(
+    lost: Sequence[tuple[ShardRange, Lost]], command: str, advice: str = ""
+) -> PoolError:
     """The error for workers that have died, or were killed as overdue."""
     shard, first = lost[0]
     indices = [i for other, _ in lost for i in other.indices]
     error: PoolError
     if first.waited_s is None:
-        error = WorkerDied(shard.indices, first.pid, first.exit_code, command, first.trace)
+        error = WorkerDied(shard.indices, first.pid, first.exit_code, command, first.trace, advice)
     else:
-        error = WorkerTimeout(shard.indices, first.pid, first.waited_s, command, first.trace)
+        error = WorkerTimeout(
+            shard.indices, first.pid, first.waited_s, command, first.trace, advice
+        )
     error.env_indices = tuple(indices)
     return error
 

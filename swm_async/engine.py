@@ -21,11 +21,21 @@ from swm_async.diagnosis import env_error, info_error, lost_error, warn_of
 from swm_async.errors import PoolError, name_environments
 from swm_async.exchange import Exchange
 from swm_async.infos import InfoStore
+from swm_async.reproduce import Recorder
 from swm_async.restarts import Restarts
 from swm_workers import snapshot
 from swm_workers.attributes import Operation, Result
 from swm_workers.layout import Array
-from swm_workers.protocol import ALL, Built, Command, Failure, Problem, Report, ResetArguments
+from swm_workers.protocol import (
+    ALL,
+    Built,
+    Command,
+    Failure,
+    Problem,
+    Report,
+    ResetArguments,
+    WorkerStats,
+)
 from swm_workers.spaces import Space, control_size, control_views, leaves, same_space
 
 
@@ -60,10 +70,12 @@ class Engine:
         observations: bool,
         start_timeout_s: float | None,
         step_timeout_s: float | None,
+        recorder: Recorder,
         restarts: Restarts | None = None,
     ) -> None:
         self.num_envs = num_envs
         self.restarts = restarts
+        self._recorder = recorder
         self.shards: Sequence[ShardRange] = backend.shards
         self.closed_because: str | None = None
         self.seeds: Array = np.full(num_envs, -1, np.int64)
@@ -115,6 +127,7 @@ class Engine:
             len(observed) == 1 and observed[0].path == () and observed[0].dtype is not None
         )
         self._all_rows = np.arange(count)
+        self._restarts_of_workers = np.zeros(len(self.shards), np.int64)
         self._all_workers = range(len(self.shards))
         self._all_flags = [ALL] * len(self.shards)
         self._worker_of = np.repeat(
@@ -159,6 +172,7 @@ class Engine:
         if seeds is not None:
             for i in rows.tolist():
                 self.seeds[i] = self.seeds[i] if seeds[i] is None else seeds[i]
+        self._recorder.begin(rows, seeds, options)
         self.need_reset[rows] = False
         self.episode_steps[rows] = 0
         if self.restarts is not None:
@@ -193,6 +207,8 @@ class Engine:
                 w: pickle_objects([objects[j] for j in np.flatnonzero(hosts == w).tolist()])
                 for w in workers
             }
+        if self._recorder.with_actions:
+            self._recorder.add(self.action_space, taken, self.control.actions, objects)
         self._in_flight = _InFlight(workers, taken)
         replies = self._exchange.run(Command.STEP, workers, flags, arguments, self._timeout_s)
         if rows is None:
@@ -237,6 +253,24 @@ class Engine:
         rows = np.array([i for w in lost for i in self.shards[w].indices if i in operations], int)
         self.need_reset[rows] = True
         return results, self._judge("call", rows, _Outcome(lost, failures, [], rows.tolist()))
+
+    def stats(self) -> dict[str, Any]:
+        """What each worker has done so far; see ``EnvPool.stats``."""
+        workers = list(self._all_workers)
+        self._in_flight = _InFlight(workers, self._all_rows[:0])
+        replies = self._exchange.run(
+            Command.STATS, workers, [0] * len(workers), None, self._timeout_s
+        )
+        self._in_flight = None
+        nothing = WorkerStats(0, 0.0, 0.0)
+        known = [reply if isinstance(reply, WorkerStats) else nothing for reply in replies]
+        return {
+            "steps": np.array([k.steps for k in known], np.int64),
+            "busy_s": np.array([k.busy_s for k in known]),
+            "waiting_s": np.array([k.waiting_s for k in known]),
+            "restarts": self._restarts_of_workers.copy(),
+            "extra_keys": dict(self.store.extra_bytes),
+        }
 
     def note_reset(self, env_index: int, seed: int | None) -> None:
         """An environment was reset by another way than ``reset``."""
@@ -314,17 +348,24 @@ class Engine:
         causes: list[PoolError] = []
         if outcome.lost:
             hosts = [(self.shards[w], lost) for w, lost in outcome.lost.items()]
-            causes.append(lost_error(hosts, command))
+            # Of what took part in the command; a worker that dies in a call repeats nothing.
+            repeat = [
+                i for i in outcome.failed for w in outcome.lost if i in self.shards[w].indices
+            ]
+            advice = [self._recorder.advice(i) for i in repeat if command != "call"]
+            causes.append(lost_error(hosts, command, "\n".join(advice)))
         if outcome.failures:
-            causes.append(env_error(outcome.failures, self.seeds, self.episode_steps))
+            first = outcome.failures[0].env_index
+            advice = [self._recorder.advice(first)] if command != "call" else []
+            causes.append(
+                env_error(outcome.failures, self.seeds, self.episode_steps, "\n".join(advice))
+            )
         if causes and self.restarts is not None:
             causes = self._mend(command, rows, outcome, causes)
         elif outcome.lost:
             self._give_up(causes[0])
         if outcome.problems:
-            causes.append(
-                info_error(outcome.problems, command, self.seeds, self.episode_steps)
-            )
+            causes.append(info_error(outcome.problems, command, self.seeds, self.episode_steps))
         return causes
 
     def _mend(
@@ -359,6 +400,7 @@ class Engine:
         """Start lost workers again, and build broken environments of living ones anew."""
         results: list[tuple[ShardRange, Built | Lost]] = []
         for w in lost:
+            self._restarts_of_workers[w] += 1
             self._exchange.forget(w)
             results.append((self.shards[w], self._backend.replace(w, self._start_deadline())))
         by_worker: dict[int, list[int]] = {}
@@ -366,6 +408,7 @@ class Engine:
             w = int(self._worker_of[i])
             if w not in lost:
                 by_worker.setdefault(w, []).append(i - self.shards[w].first)
+                self._restarts_of_workers[w] += 1
         if by_worker:
             workers = list(by_worker)
             replies = self._exchange.run(

@@ -106,14 +106,15 @@ class EnvError(PoolError):
         env_index, command, seed, episode_step: those of the first one.
     """
 
-    def __init__(self, failures: Sequence[EnvFailure]) -> None:
+    def __init__(self, failures: Sequence[EnvFailure], advice: str = "") -> None:
         first = failures[0]
         lines = [failure.headline for failure in failures]
         if len(lines) > 1:
             lines.insert(0, f"{len(failures)} environments failed")
         text = "\n".join(lines)
         super().__init__(
-            f"{text}\n\n{first.traceback.rstrip()}", [failure.env_index for failure in failures]
+            f"{text}\n\n{first.traceback.rstrip()}" + (f"\n\n{advice}" if advice else ""),
+            [failure.env_index for failure in failures],
         )
         self.failures = tuple(failures)
         self.env_index = first.env_index
@@ -142,7 +143,13 @@ class WorkerDied(PoolError):
     """
 
     def __init__(
-        self, env_indices: Sequence[int], pid: int, exit_code: int | None, command: str, trace: str
+        self,
+        env_indices: Sequence[int],
+        pid: int,
+        exit_code: int | None,
+        command: str,
+        trace: str,
+        advice: str = "",
     ) -> None:
         which = name_environments(env_indices)
         text = (
@@ -150,6 +157,8 @@ class WorkerDied(PoolError):
         )
         if trace.strip():
             text += f"\n\nIts last words:\n{trace.rstrip()}"
+        if advice:
+            text += f"\n\n{advice}"
         super().__init__(text, env_indices)
         self.pid = pid
         self.exit_code = exit_code
@@ -165,12 +174,19 @@ class WorkerTimeout(PoolError, TimeoutError):
     """
 
     def __init__(
-        self, env_indices: Sequence[int], pid: int, seconds: float, command: str, stack: str
+        self,
+        env_indices: Sequence[int],
+        pid: int,
+        seconds: float,
+        command: str,
+        stack: str,
+        advice: str = "",
     ) -> None:
         where = f"\n\nWhere it stood:\n{stack.rstrip()}" if stack.strip() else ""
         super().__init__(
-            f"the worker of {name_environments(env_indices)} (pid {pid}) did not finish {command} within "
-            f"{seconds:.2f} seconds and was killed{where}",
+            f"the worker of {name_environments(env_indices)} (pid {pid}) did not finish {command} "
+            f"within {seconds:.2f} seconds and was killed{where}"
+            + (f"\n\n{advice}" if advice else ""),
             env_indices,
         )
         self.pid = pid

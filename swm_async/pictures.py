@@ -83,7 +83,10 @@ def plot_speeds(panels: Mapping[str, Sequence[Row]], caption: str, path: Path) -
         _draw_panel(axis, title, rows)
     axes[0].set_ylabel("speed, SyncVectorEnv = 1")
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+    columns = len(labels) if len(panels) > 1 else 3
+    figure.legend(
+        handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=8
+    )
     figure.supxlabel(f"number of environments\n{caption}", fontsize=7, color="#555555")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)

@@ -35,6 +35,7 @@ from swm_async.diagnosis import env_error, warn_of
 from swm_async.engine import Engine
 from swm_async.errors import EnvError, PoolError
 from swm_async.handles import RemoteEnvs, RemoteMethod, RemotePart
+from swm_async.reproduce import Recorder
 from swm_async.restarts import Restarts
 from swm_workers import snapshot
 from swm_workers.attributes import Found, Operation, Result, Verb, variation_space
@@ -66,7 +67,8 @@ class EnvPool:
         max_restarts: failures that one environment may have until it finishes an episode;
             one more raises.
         threads_per_worker: cap for OpenMP, BLAS, torch and OpenCV threads; None = no cap.
-        record_actions: keep the actions of the running episode, to reproduce failures.
+        record_actions: keep the actions of running episodes; a failure then leaves a file in
+            the working directory that ``swm-async replay`` plays back.
         ray_options: for ``backend="ray"``.
 
     Raises:
@@ -92,7 +94,7 @@ class EnvPool:
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         factories = _check_factories(env_fns)
-        _check_available(backend, on_failure, record_actions, ray_options)
+        _check_available(backend, on_failure, ray_options)
         self.num_envs = len(factories)
         self.num_workers = check_num_workers(num_workers, self.num_envs)
         start_timeout_s = check_seconds(start_timeout, "start_timeout")
@@ -118,6 +120,7 @@ class EnvPool:
             observations=observations,
             start_timeout_s=start_timeout_s,
             step_timeout_s=step_timeout_s,
+            recorder=Recorder(factories, with_actions=record_actions),
             restarts=Restarts(self.num_envs, max_restarts) if on_failure == "restart" else None,
         )
         self._observed = observations
@@ -325,6 +328,20 @@ class EnvPool:
         """N frames, None in the rows that took no part."""
         return self.call("render", mask=mask)
 
+    def stats(self) -> dict[str, Any]:
+        """What the workers have done so far.
+
+        Returns:
+            Arrays over workers: ``steps`` (environment steps), ``busy_s`` and ``waiting_s``
+            (seconds spent on commands and waiting for them; both begin anew with a worker
+            that is replaced), ``restarts`` (workers replaced and environments built anew);
+            and ``extra_keys``, a dict of the info keys that travelled outside shared memory
+            with their bytes.
+        """
+        with self._lock:
+            self._engine.check_usable()
+            return self._engine.stats()
+
     def operate(self, env_index: int, operation: Operation) -> Result:
         """Carry out one operation in one environment; what handles are made of.
 
@@ -444,7 +461,7 @@ def _check_factories(env_fns: Any) -> list[EnvFn]:
 
 
 def _check_available(
-    backend: str, on_failure: str, record_actions: bool, ray_options: Mapping[str, Any] | None
+    backend: str, on_failure: str, ray_options: Mapping[str, Any] | None
 ) -> None:
     if backend not in ("process", "ray"):
         raise ValueError(f'backend must be "process" or "ray"; found {backend!r}')
@@ -452,8 +469,6 @@ def _check_available(
         raise ValueError(f'on_failure must be "raise" or "restart"; found {on_failure!r}')
     if backend == "ray" or ray_options is not None:
         raise ValueError('backend="ray" is not available in this version; use "process"')
-    if record_actions:
-        raise ValueError("record_actions=True is not available in this version")
 
 
 def _check_integer(number: Any, name: str, least: int) -> None:

@@ -89,8 +89,9 @@ class Ledger(gymnasium.Env):
     def fail(self, error: Any) -> None:
         _raise(error)
 
-    def fail_or_add(self, given: Any) -> float:
-        return self.add(given or 0) if not isinstance(given, Exception) else self.fail(given)
+    def fail_or_double(self, given: Any) -> float:
+        _raise(given if isinstance(given, Exception) else None)
+        return 2 * given
 
     def break_next_step(self, error: Any) -> None:
         self.script["step_error"] = error
@@ -114,6 +115,14 @@ class Ledger(gymnasium.Env):
     def _info(self) -> dict[str, Any]:
         draw = float(self.np_random.random())
         return {"index": self.index, "steps": self.steps, "odd": self.steps % 2 == 1, "draw": draw}
+
+
+class WideLedger(Ledger):
+    action_space = spaces.Box(-10.0, 20.0, (2,), np.float32)
+
+
+class SingleLedger(Ledger):
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
 class Unpicklable(Exception):

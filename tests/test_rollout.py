@@ -230,18 +230,26 @@ def test_shapes_and_dtypes_are_those_documented():
 @pytest.mark.parametrize("mode", ["auto", "wait"])
 def test_a_consumer_may_keep_the_arrays_and_write_into_them(mode):
     names = ("mask", "first", "ended", "broken", "episode", "seeds", "terminateds", "truncateds")
-    expected = [
-        {name: getattr(step, name).tolist() for name in names}
-        for step, _ in run(make_pool(3), episodes=10, seed=5, mode=mode)[0]
-    ]
-    kept = [step for step, _ in run(make_pool(3), episodes=10, seed=5, mode=mode)[0]]
-    assert [{name: getattr(step, name).tolist() for name in names} for step in kept] == expected
-    spoiled = []
-    for step in rollout(make_pool(3), ByNumber().get_action, episodes=10, seed=5, mode=mode):
-        spoiled.append({name: getattr(step, name).tolist() for name in names})
-        for name in names:
-            getattr(step, name)[:] = 1
-    assert spoiled == expected
+    lengths = [{"length": length} for length in (1, 4, 3, 2, 2)]
+
+    def lossy_run(spoil):
+        pool, policy, kept, seen = make_pool(2), ByNumber(), [], []
+        pool.lost_at_step, pool.lost_at_reset = {0: [0]}, {1: [1]}
+        run = rollout(pool, policy.get_action, episodes=5, seed=5, options=lengths, mode=mode)
+        for step in run:
+            kept.append(step)
+            for name in names:
+                seen.append(getattr(step, name).tolist())
+                if spoil:
+                    getattr(step, name)[:] = 1
+        left = [getattr(step, name).tolist() for step in kept for name in names]
+        return seen, left, policy.flushes, pool.calls
+
+    seen, left, *rest = lossy_run(spoil=False)
+    assert left == seen
+    spoiled, _, *spoiled_rest = lossy_run(spoil=True)
+    assert spoiled == seen
+    assert spoiled_rest == rest
 
 
 def test_the_first_action_of_each_episode_is_announced_to_the_policy():

@@ -473,3 +473,88 @@ def test_a_forked_child_may_not_use_the_pool_and_does_not_end_it():
             text = pipe.read()
         assert text.startswith("ClosedEnvironmentError") and "forked" in text
         assert pool.step([0, 0])[1].tolist() == [1.0, 1.0]
+
+
+# Limits and logs.
+
+
+def test_too_few_descriptors_are_a_clear_error_and_leave_nothing_behind():
+    source = SCRIPT_ENV + textwrap.dedent("""
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+        before = len(os.listdir("/proc/self/fd"))
+        try:
+            EnvPool([Env] * 32, num_workers=32)
+        except Exception as error:
+            print(type(error).__name__, error)
+        print(len(os.listdir("/proc/self/fd")) - before)
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            print("no children")
+    """)
+    script = run_script(source)
+    lines = script.stdout.splitlines()
+    assert lines[0].startswith("PoolError worker ")
+    assert "ulimit -n" in lines[0]
+    assert lines[1:] == ["0", "no children"]
+    assert script.stderr == ""
+
+
+def test_memory_that_is_not_there_is_an_error_before_it_is_touched():
+    class Huge(Probe):
+        observation_space = gymnasium.spaces.MultiBinary(2**40)
+
+    with pytest.raises(MemoryError, match="bytes of shared memory"):
+        EnvPool([Huge] * 2, num_workers=2)
+
+
+def test_lines_that_environments_print_arrive_whole_and_once():
+    source = SCRIPT_ENV + textwrap.dedent("""
+        class Loud(Env):
+            def step(self, action):
+                for k in range(200):
+                    print("a line of", "several", "parts", k)
+                    print("and one", "on stderr", k, file=sys.stderr)
+                return super().step(0)
+        with EnvPool([Loud] * 4, num_workers=4) as pool:
+            pool.reset(seed=0)
+            pool.step([0] * 4)
+    """)
+    script = run_script(source)
+    assert sorted(script.stdout.splitlines()) == sorted(
+        f"a line of several parts {k}" for k in range(200) for _ in range(4)
+    )
+    assert sorted(script.stderr.splitlines()) == sorted(
+        f"and one on stderr {k}" for k in range(200) for _ in range(4)
+    )
+
+
+def test_what_an_environment_printed_before_it_died_is_not_lost():
+    source = SCRIPT_ENV + textwrap.dedent("""
+        class Dying(Env):
+            def step(self, action):
+                print("last words")
+                os._exit(1)
+        pool = EnvPool([Dying], num_workers=1)
+        pool.reset(seed=0)
+        try:
+            pool.step([0])
+        except Exception as error:
+            print(type(error).__name__)
+    """)
+    assert run_script(source).stdout.splitlines() == ["last words", "WorkerDied"]
+
+
+def test_stats_count_steps_time_and_what_did_not_fit():
+    with EnvPool([Probe] * 3, num_workers=2) as pool:
+        pool.reset(seed=0)
+        for _ in range(10):
+            pool.step([0] * 3)
+        pool.step([0] * 3, mask=[False, False, True])
+        stats = pool.stats()
+    assert stats["steps"].tolist() == [20, 11]
+    assert stats["restarts"].tolist() == [0, 0]
+    assert (stats["busy_s"] > 0).all()
+    assert (stats["waiting_s"] > 0).all()
+    assert stats["extra_keys"].keys() == {"count"}

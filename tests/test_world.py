@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from fake_pool import ByNumber, Countdown
 from swm_async import EnvPool, PointGoalExpert, RandomPolicy, World
+from swm_async.evaluation import Tally
+from swm_async.rollout import TimeStep
 
 POINT_GOAL = "swm_async/PointGoal-v0"
 RESULT_DTYPES = {
@@ -43,11 +45,16 @@ def play_alone(seed: int, options: dict[str, Any] | None = None) -> dict[str, An
     rewards, ended = [], False
     while not ended:
         action = np.array([info["number"], info["number"] - 1.0])
-        _, reward, terminated, truncated, info = env.step(action)
+        observation, reward, terminated, truncated, info = env.step(action)
         rewards.append(reward)
         ended = terminated or truncated
-    total = functools.reduce(float.__add__, rewards, 0.0)
-    return {"return": total, "length": len(rewards), "terminated": terminated, "info": info}
+    return {
+        "return": functools.reduce(float.__add__, rewards, 0.0),
+        "length": len(rewards),
+        "terminated": terminated,
+        "observation": observation.tolist(),
+        "info": info,
+    }
 
 
 def expected_results(seed, episodes, options=None):
@@ -157,6 +164,35 @@ def payday_world(**arguments):
     return world
 
 
+def test_a_row_that_sits_out_in_the_middle_of_its_episode_gains_nothing():
+    tally = Tally(num_envs=2, episodes=2)
+    nobody, both, first = [False, False], [True, True], [True, False]
+
+    def add(mask, reward, reset=nobody, ended=nobody):
+        arrays = dict.fromkeys(("terminateds", "truncateds", "broken"), np.array(nobody))
+        return tally.add(
+            TimeStep(
+                infos={"reward": np.array(reward)[:, None]},
+                rewards=np.zeros(2, np.float32),
+                mask=np.array(mask),
+                first=np.array(reset),
+                ended=np.array(ended),
+                episode=np.array([0, 1]),
+                seeds=np.array([5, 6]),
+                **arrays,
+            )
+        )
+
+    assert add(both, [np.nan, np.nan], reset=both) == 0
+    assert add(first, [1.0, np.nan]) == 0
+    assert add(both, [2.0, 10.0], ended=first) == 1
+    assert add([False, True], [2.0, 20.0], ended=[False, True]) == 1
+    results = tally.results()
+    assert results["episode_returns"].tolist() == [3.0, 30.0]
+    assert results["episode_lengths"].tolist() == [2, 2]
+    assert results["seeds"].tolist() == [5, 6]
+
+
 def test_returns_are_sums_of_the_float64_rewards():
     with payday_world() as world:
         returns = world.evaluate(3, seed=0)["episode_returns"].tolist()
@@ -197,7 +233,7 @@ def test_the_infos_given_to_a_success_function_are_the_rows_own_and_may_be_kept(
         alone = by_id[infos["id"]]
         assert infos["number"] == alone["info"]["number"]
         assert infos["step_idx"] == alone["length"]
-        assert infos["observation"].shape == (2,)
+        assert infos["observation"].tolist() == alone["observation"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from typing import Any, Final
 from swm_async.backends.base import EnvFn, Lost, ShardRange
 from swm_async.backends.interrupts import interrupts_held
 from swm_async.backends.starting import bootstrap_command, environment, pickle_factories
+from swm_async.errors import PoolError
 from swm_workers import registrations
 from swm_workers.memory import Block, anonymous_file
 from swm_workers.protocol import (
@@ -314,8 +315,15 @@ class ProcessBackend:
     def build(self, deadline: float | None) -> list[Built | Lost]:
         """Start every worker and let it build its environments, all in parallel."""
         self._payloads = self._build_payloads()
-        for _ in self.shards:
-            self.workers.append(WorkerProcess(self._threads))
+        for w in range(len(self.shards)):
+            try:
+                self.workers.append(WorkerProcess(self._threads))
+            except OSError as error:
+                raise PoolError(
+                    f"worker {w + 1} of {len(self.shards)} could not be started: {error}. Each "
+                    "needs a process and up to seven descriptors; use fewer workers or raise the "
+                    "limits (ulimit -n, ulimit -u)."
+                ) from error
         started = [self._start_building(w, deadline) for w in range(len(self.shards))]
         return [self._finish_building(w, lost, deadline) for w, lost in enumerate(started)]
 

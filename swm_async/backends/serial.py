@@ -7,12 +7,13 @@ reply is asked for.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from swm_async.backends.base import EnvFn, Lost, ShardRange
 from swm_workers.memory import Block
-from swm_workers.protocol import ALL, FORGET, Built, Command, CommandBody, LayoutUpdate
+from swm_workers.protocol import ALL, FORGET, Built, Command, CommandBody, LayoutUpdate, WorkerStats
 from swm_workers.shard import Shard
 
 
@@ -26,6 +27,7 @@ class SerialBackend:
         self._blocks: dict[int, Any] = {}
         self._updates: dict[int, LayoutUpdate] = {}
         self._version = 0
+        self._busy_s = 0.0
         self._pending: tuple[int, int, CommandBody | None] | None = None
 
     def build(self, deadline: float | None) -> list[Built | Lost]:
@@ -77,8 +79,13 @@ class SerialBackend:
         if kind == Command.REBUILD:
             return Built(os.getpid(), None, None, shard.rebuild(arguments))
         rows = shard.all() if flags & ALL else shard.selected()
+        if kind == Command.STATS:
+            return WorkerStats(shard.steps_done, self._busy_s, 0.0)
+        started = time.perf_counter()
         carry_out = shard.step if kind == Command.STEP else shard.reset
-        return carry_out(rows, arguments)
+        report = carry_out(rows, arguments)
+        self._busy_s += time.perf_counter() - started
+        return report
 
     def resynchronise(self, worker: int, number: int) -> None:
         """There is never a reply on its way."""

@@ -131,6 +131,8 @@ def _without_functions(space: Any) -> Any:
     parts = getattr(space, "spaces", None)
     if isinstance(parts, dict):
         space.spaces = {name: _without_functions(copy.copy(part)) for name, part in parts.items()}
+    elif isinstance(parts, (tuple, list)):
+        space.spaces = type(parts)(_without_functions(copy.copy(part)) for part in parts)
     for name, value in list(vars(space).items()):
         if inspect.isroutine(value) or isinstance(value, functools.partial):
             setattr(space, name, None)

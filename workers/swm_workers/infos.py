@@ -251,10 +251,8 @@ class InfoWriter:
             target.sent[k] = value if comparable else [data]
 
     def _send_misfit(self, k: int, key: str, found: Natural, value: Any) -> None:
-        # Values travel as they are, since the key may become a list. Tensors travel without
-        # their graph, and as clones since a view would take its whole storage along.
-        sent = found.value.clone() if found.kind is Kind.TENSOR else value
-        data = self._snapshot(k, key, sent)
+        # Values travel as they are, since the key may become a list; tensors without their graph.
+        data = self._snapshot(k, key, found.value if found.kind is Kind.TENSOR else value)
         if data is not None:
             self._put(k, key, found.kind, data)
 

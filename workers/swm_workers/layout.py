@@ -27,11 +27,13 @@ _PYTHON_NUMBERS = frozenset({bool, int, float, complex})
 _NUMBER_KINDS = frozenset("biufc")
 _FIXED_KINDS = frozenset("biufcmMSUV")
 _TENSOR_DTYPES = frozenset(
-    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64 "
-    "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu "
-    "complex32 complex64 complex128".split()
+    {
+        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+        *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
+        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    }
 )
-"""What torch can copy and fill; it cannot where elements share a byte or have no values."""
+"""What torch can copy and fill: not quantized, not bare bits, not several in one byte."""
 
 
 class Kind(enum.Enum):
@@ -129,7 +131,7 @@ def _natural_array(value: Any) -> Natural:
     if masked is not None and isinstance(value, masked.MaskedArray):
         return Natural(Kind.OBJECT, None, (), value)
     # A scalar keeps trailing NULs, an array of strings does not: storing would lose them.
-    if isinstance(value, np.character) and value[-1:] in ("\0", b"\0"):
+    if isinstance(value, (np.str_, np.bytes_)) and value[-1:] in ("\0", b"\0"):
         return Natural(Kind.OBJECT, None, (), value)
     array = np.asarray(value)
     dtype = storable(array.dtype)
@@ -144,7 +146,7 @@ def _natural_tensor(torch: Any, value: Any) -> Natural:
     dense = value.layout is torch.strided and not value.is_nested and not value.is_meta
     if not dense or name not in _TENSOR_DTYPES:
         return Natural(Kind.OBJECT, None, (), value)
-    tensor = value.detach().cpu().resolve_conj().resolve_neg()
+    tensor = value.detach().as_subclass(torch.Tensor).cpu().resolve_conj().resolve_neg()
     return Natural(Kind.TENSOR, name, tuple(value.shape), tensor)
 
 
@@ -275,7 +277,8 @@ def array_view(
     buffer: Any, num_envs: int, dtype: Dtype, shape: tuple[int, ...], offset: int
 ) -> Array:
     """The values of an array slot as ``(N, 1, *shape)``, a live view on a block."""
-    return np.ndarray((num_envs, 1, *shape), dtype, buffer, offset)
+    view: Array = np.ndarray((num_envs, 1, *shape), dtype, buffer, offset)
+    return view
 
 
 def tensor_view(

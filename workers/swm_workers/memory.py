@@ -11,7 +11,11 @@ import mmap
 import os
 import sys
 import tempfile
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
+
+_LARGE: Final = 1 << 26
+"""Bytes from which on a look at the limits is worth its time."""
 
 
 class SharedMemoryError(MemoryError):
@@ -79,12 +83,55 @@ def anonymous_file() -> int:
 
 def _reserve(fd: int, size: int) -> None:
     """Claim the pages now, so that lack of memory is an error here and no SIGBUS later."""
+    if size >= _LARGE:
+        _check_limits(size)
     try:
         os.ftruncate(fd, size)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, size)
     except OSError as error:
         raise _not_enough(size, error) from error
+
+
+def _check_limits(size: int) -> None:
+    """Reserved pages beyond what the machine or the control group has kill, they do not fail."""
+    free = min([*_free_of_machine(), *_free_of_group()], default=size)
+    if size > free:
+        raise SharedMemoryError(
+            f"cannot reserve {size:,} bytes of shared memory for the pool's arrays: only "
+            f"{free:,} are left. Use fewer environments or smaller infos."
+        )
+
+
+def _free_of_machine() -> list[int]:
+    """Bytes that Linux calls available."""
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return [int(line.split()[1]) * 1024]
+    return []
+
+
+def _free_of_group() -> list[int]:
+    """Bytes left to this process's control group and to those around it (version 2)."""
+    free = []
+    for line in _lines("/proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        group = Path("/sys/fs/cgroup") / path.lstrip("/") if controllers == "" else None
+        while group is not None and group.is_relative_to("/sys/fs/cgroup"):
+            limit, used = _lines(group / "memory.max"), _lines(group / "memory.current")
+            if limit and used and limit[0] != "max":
+                cache = [int(text.split()[1]) for text in _lines(group / "memory.stat")
+                         if text.startswith("inactive_file ")]  # fmt: skip
+                free.append(int(limit[0]) - int(used[0]) + sum(cache))
+            group = group.parent
+    return free
+
+
+def _lines(path: str | Path) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
 
 
 def _map(fd: int, size: int) -> mmap.mmap:

@@ -34,6 +34,7 @@ class Command(enum.IntEnum):
     SYNC = 5
     CLOSE = 6
     REBUILD = 7
+    STATS = 8
 
 
 # Flags of a command. Plain integers, since those of enum cost microseconds to test.
@@ -143,6 +144,17 @@ class Returned(NamedTuple):
 
     results: tuple[bytes | None, ...] = ()
     failures: tuple[Failure, ...] = ()
+
+
+class WorkerStats(NamedTuple):
+    """The payload of a reply to STATS: what a worker has done so far."""
+
+    steps: int
+    """Environment steps."""
+    busy_s: float
+    """Seconds spent on commands."""
+    waiting_s: float
+    """Seconds spent waiting for them."""
 
 
 def pack(number: int, kind: int, flags: int, version: int, length: int) -> bytes:

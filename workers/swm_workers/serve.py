@@ -23,6 +23,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any, Final
@@ -42,6 +43,7 @@ from swm_workers.protocol import (
     CommandBody,
     LayoutUpdate,
     Returned,
+    WorkerStats,
     pack,
 )
 from swm_workers.shard import Shard
@@ -117,7 +119,9 @@ class _Server:
         self._command_fd = command_fd
         self._reply_fd = reply_fd
         self._descriptors = descriptors
-        self._shard: Shard
+        self._shard: Shard | None = None
+        self._busy_s = 0.0
+        self._waiting_s = 0.0
         self._version = NO_LAYOUT
         self._updates: dict[int, LayoutUpdate] = {}
         self._blocks: dict[int, Block] = {}
@@ -128,53 +132,71 @@ class _Server:
             Command.CALL: self._call,
             Command.REBUILD: self._rebuild,
             Command.SYNC: lambda flags, arguments: None,
-            Command.CLOSE: lambda flags, arguments: self._shard.close(),
+            Command.CLOSE: self._close,
+            Command.STATS: self._stats,
         }
 
     def run(self) -> None:
         read, write, handlers, header = os.read, os.write, self._handlers, HEADER
         command_fd, reply_fd, size = self._command_fd, self._reply_fd, HEADER.size
+        clock = time.perf_counter
+        idle_since = clock()
         while data := read(command_fd, size):
+            busy_since = clock()
+            self._waiting_s += busy_since - idle_since
             number, kind, flags, _, version, length = header.unpack(data)
             body = pickle.loads(self._read_exactly(length)) if length else _NO_PAYLOAD
             if version != self._version and version != NO_LAYOUT:
                 self._bind(version, body.update)
             if flags & FORGET:
-                self._shard.forget()
+                self._built().forget()
             result = handlers[kind](flags, body.arguments)
             if result is None:
                 write(reply_fd, header.pack(number, 0, 0, 0, version, 0))
             else:
                 self._reply(number, version, pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
-        if hasattr(self, "_shard"):
-            self._shard.close()
+            idle_since = clock()
+            self._busy_s += idle_since - busy_since
+        self._close(0, None)
+
+    def _close(self, flags: int, arguments: None) -> Returned | None:
+        # A worker may be stopped before it was told what to build.
+        return self._shard.close() if self._shard is not None else None
+
+    def _stats(self, flags: int, arguments: None) -> WorkerStats:
+        return WorkerStats(self._built().steps_done, self._busy_s, self._waiting_s)
+
+    def _built(self) -> Shard:
+        if self._shard is None:
+            raise AssertionError("the first command of a worker is BUILD")
+        return self._shard
 
     def _reset(self, flags: int, arguments: Any) -> Any:
-        shard = self._shard
+        shard = self._built()
         return shard.reset(shard.all() if flags & ALL else shard.selected(), arguments)
 
     def _step(self, flags: int, arguments: Any) -> Any:
-        shard = self._shard
+        shard = self._built()
         return shard.step(shard.all() if flags & ALL else shard.selected(), arguments)
 
     def _call(self, flags: int, arguments: dict[int, Operation]) -> Returned:
-        return self._shard.call(list(arguments), list(arguments.values()))
+        return self._built().call(list(arguments), list(arguments.values()))
 
     def _rebuild(self, flags: int, rows: list[int]) -> Built:
-        return Built(os.getpid(), None, None, self._shard.rebuild(rows))
+        return Built(os.getpid(), None, None, self._built().rebuild(rows))
 
     def _build(self, flags: int, arguments: BuildArguments) -> Built:
         sys.argv[:] = arguments.argv
         registrations.restore(arguments.registrations)
-        self._shard = Shard(arguments.first, arguments.num_envs, in_process=False)
+        shard = self._shard = Shard(arguments.first, arguments.num_envs, in_process=False)
         try:
             env_fns = snapshot.loads(arguments.env_fns)
         except BaseException as error:  # loading imports user code, which may raise anything
             return Built(os.getpid(), None, None, (capture(arguments.first, "build", error),))
-        failures = self._shard.build(env_fns)
+        failures = shard.build(env_fns)
         if failures:
             return Built(os.getpid(), None, None, failures)
-        return Built(os.getpid(), self._shard.spaces(), self._shard.mismatch(), ())
+        return Built(os.getpid(), shard.spaces(), shard.mismatch(), ())
 
     def _bind(self, version: int, update: LayoutUpdate | None) -> None:
         if update is None:
@@ -190,7 +212,7 @@ class _Server:
                 if {block.block for block in old.blocks} <= live
             }
             self._updates[version] = update
-        self._shard.bind(update.layout, {n: block.buffer for n, block in self._blocks.items()})
+        self._built().bind(update.layout, {n: block.buffer for n, block in self._blocks.items()})
         self._version = version
 
     def _receive_blocks(self, update: LayoutUpdate) -> None:

@@ -35,6 +35,7 @@ class Shard:
         self.first = first
         self.num_envs = num_envs
         self.envs: list[Any] = []
+        self.steps_done = 0
         self._in_process = in_process
         self._env_fns: tuple[Callable[[], Any], ...] = ()
         self._steps: list[Callable[[Any], Any]] = []
@@ -206,6 +207,7 @@ class Shard:
             except BaseException as error:  # user code: SystemExit counts as a failure too
                 rewards[k], terminateds[k], truncateds[k] = 0.0, False, False
                 self._fail(k, "step", error)
+        self.steps_done += len(rows)
         return self._report()
 
     def call(self, rows: Sequence[int], operations: Sequence[Operation]) -> Returned:

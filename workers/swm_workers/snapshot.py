@@ -1,17 +1,22 @@
 """Pickled snapshots of values that have no fixed layout; no I/O.
 
 Plain pickle is tried first since it is several times faster; cloudpickle takes what plain
-pickle cannot: lambdas, closures and classes of the user's script.
+pickle cannot: lambdas, closures and classes of the user's script. Torch's tensors are taken
+as their bytes: detached, on the CPU, whatever their dtype.
 """
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import sys
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import cloudpickle
+
+from swm_workers.layout import Kind, natural
 
 
 def dumps(value: Any) -> bytes:
@@ -21,11 +26,17 @@ def dumps(value: Any) -> bytes:
         Exception: whatever the value's own reduction raises; it cannot be pickled.
     """
     try:
-        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        if "torch" not in sys.modules:
+            return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        return _dump(_TensorPickler, value)
     except Exception:  # anything may come from a user's __reduce__; cloudpickle decides
-        buffer = io.BytesIO()
-        _MainPickler(buffer).dump(value)
-        return buffer.getvalue()
+        return _dump(_ClassPickler, value)
+
+
+def _dump(make_pickler: Callable[..., Any], value: Any) -> bytes:
+    buffer = io.BytesIO()
+    make_pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
 
 
 def loads(data: bytes) -> Any:
@@ -33,25 +44,77 @@ def loads(data: bytes) -> Any:
     return pickle.loads(data)
 
 
-class _MainPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
-    """Sends classes of the user's script home by name.
+class _TensorReducers(dict[Any, Any]):
+    """What reduces the instances of a class: one entry for tensors, besides the usual ones."""
 
-    In a worker they exist by value only. Sent back by value, cloudpickle would rebuild the
-    parent's own class in place, methods and all; by name the parent just finds it.
+    def __missing__(self, cls: type) -> Any:
+        torch = sys.modules.get("torch")
+        if cls is getattr(torch, "Tensor", None):
+            self[cls] = _reduce_tensor
+            return _reduce_tensor
+        return copyreg.dispatch_table[cls]
+
+
+class _TensorPickler(pickle.Pickler):
+    """Plain pickle, except for tensors."""
+
+    dispatch_table = _TensorReducers()
+
+
+class _ClassPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
+    """Cloudpickle that leaves classes alone which the receiving process knows already.
+
+    A class of the user's script travels to a worker by value. When an instance comes back,
+    cloudpickle finds the class it belongs to, and then gives it the methods and attributes of
+    the worker's copy: the user's own class would change under their hands.
     """
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, type) and obj.__module__ == "__main__" and _is_top_level(obj):
-            return _class_of_main, (obj.__qualname__, cloudpickle.dumps(obj))
-        return super().reducer_override(obj)
+        if type(obj) is getattr(sys.modules.get("torch"), "Tensor", None):
+            return _reduce_tensor(obj)
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
+            make, arguments, state, _, _, set_state = reduced
+            name = cloudpickle.cloudpickle._get_or_create_tracker_id(obj)
+            return _class, (name, make, arguments), (set_state, state), None, None, _complete
+        return reduced
 
 
-def _is_top_level(cls: type) -> bool:
-    return "<locals>" not in cls.__qualname__
+# By the name under which cloudpickle knows them in every process that they have been to.
+_known_classes: Final[Mapping[str, type]] = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
+_incomplete_classes: Final[set[int]] = set()
 
 
-def _class_of_main(qualname: str, by_value: bytes) -> Any:
-    found: Any = sys.modules.get("__main__")
-    for name in qualname.split("."):
-        found = getattr(found, name, None)
-    return found if isinstance(found, type) else cloudpickle.loads(by_value)
+def _class(name: str, make: Callable[..., type], arguments: tuple[Any, ...]) -> type:
+    known = _known_classes.get(name)
+    if known is not None:
+        return known
+    made = make(*arguments)
+    _incomplete_classes.add(id(made))
+    return made
+
+
+def _complete(cls: type, completion: tuple[Callable[[type, Any], Any], Any]) -> None:
+    if id(cls) in _incomplete_classes:
+        _incomplete_classes.discard(id(cls))
+        set_state, state = completion
+        set_state(cls, state)
+
+
+def _reduce_tensor(value: Any) -> Any:
+    # Torch's own way takes a view's whole storage along, and cannot rebuild newer dtypes.
+    found = natural(value)
+    if found.kind is not Kind.TENSOR:
+        return value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    torch = sys.modules["torch"]
+    flat = found.value.contiguous().reshape(-1)
+    return _tensor, (found.dtype, found.shape, flat.view(torch.uint8).numpy().tobytes())
+
+
+def _tensor(dtype_name: str, shape: tuple[int, ...], data: bytes) -> Any:
+    import torch
+
+    dtype = getattr(torch, dtype_name)
+    if not data:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)

@@ -1,0 +1,170 @@
+"""What the pool must reach, row by row, and how each row is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from environments import ENVIRONMENTS
+from harness import CEILING, RAW_FLOOR, BareSteps, Ceiling, RawFloor
+
+from swm_async.benchmarking import Side, Spread, measure, opened
+from swm_async.contenders import SYNC, PoolSide, VectorSide, Work, pool_label
+
+NUM_WORKERS = 2
+
+_WHAT_BOTH_DID = {
+    SYNC: "SyncVectorEnv(copy=False, SAME_STEP); EnvPool.step, then reset(mask=finished); the same "
+    "environments, seeds, actions and resets; both hand out observations, rewards, flags and infos",
+    CEILING: f"{NUM_WORKERS} forked processes, each stepping and resetting its half of the "
+    "environments in a plain loop, exchanging nothing; EnvPool.step, then reset(mask=finished)",
+    RAW_FLOOR: f"16 bytes to each of {NUM_WORKERS} forked processes and back over bare pipes; "
+    "EnvPool.step of one environment per worker; compared is the time",
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """One figure to reach; without one (`least` None) it is only stated.
+
+    Attributes:
+        name: P1 and so on.
+        environment: A key of ENVIRONMENTS.
+        reference: The label of the side to compare with.
+        least: The smallest speed, as a multiple of the reference's; against the raw floor the
+            longest time, as a multiple of its time.
+        aim: What is hoped for, in the same terms.
+    """
+
+    name: str
+    environment: str
+    num_envs: int
+    reference: str
+    least: float | None = None
+    aim: float | None = None
+
+    @property
+    def is_time(self) -> bool:
+        """Whether less is better."""
+        return self.reference == RAW_FLOOR
+
+    @property
+    def what_both_did(self) -> str:
+        return _WHAT_BOTH_DID[self.reference]
+
+
+def _series(
+    name: str, environment: str, reference: str, figures: dict[int, tuple[float, float]]
+) -> list[Target]:
+    return [
+        Target(name, environment, num_envs, reference, least, aim)
+        for num_envs, (least, aim) in figures.items()
+    ]
+
+
+TARGETS: list[Target] = [
+    *_series("P1", "burn-100us", SYNC, {8: (1.85, 1.95), 32: (1.93, 1.98)}),
+    Target("P1", "burn-100us", 8, CEILING),
+    Target("P1", "burn-100us", 32, CEILING),
+    *_series("P2", "burn-1ms", SYNC, {8: (1.95, 1.98)}),
+    Target("P2", "burn-1ms", 8, CEILING),
+    *_series("P3", "nothing", SYNC, {8: (0.85, 1.0), 32: (1.7, 2.2)}),
+    *_series(
+        "P4",
+        "cartpole",
+        CEILING,
+        {8: (0.4, 0.6), 32: (0.6, 0.8), 64: (0.7, 0.85), 256: (0.8, 0.92)},
+    ),
+    *_series(
+        "P4b",
+        "cartpole",
+        SYNC,
+        {8: (0.95, 1.2), 32: (1.6, 1.8), 64: (1.8, 2.0), 256: (1.9, 2.2)},
+    ),
+    *_series("P7", "nothing", RAW_FLOOR, {2: (1.8, 1.4)}),
+]
+NAMES = list(dict.fromkeys(target.name for target in TARGETS))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A target and what was measured."""
+
+    target: Target
+    measured: Spread
+
+    @property
+    def verdict(self) -> str:
+        least, found = self.target.least, self.measured.median
+        if least is None:
+            return "stated"
+        return (
+            "reached" if (found <= least if self.target.is_time else found >= least) else "missed"
+        )
+
+    def cells(self) -> list[str]:
+        target = self.target
+        bound = "at most" if target.is_time else "at least"
+        return [
+            target.name,
+            ENVIRONMENTS[target.environment].title,
+            str(target.num_envs),
+            target.reference,
+            "" if target.least is None else f"{bound} {target.least:g}",
+            "" if target.aim is None else f"{target.aim:g}",
+            str(self.measured),
+            self.verdict,
+        ]
+
+    def data(self) -> dict[str, Any]:
+        return asdict(self.target) | {
+            "compared": "time" if self.target.is_time else "speed",
+            "measured": self.measured._asdict(),
+            "verdict": self.verdict,
+            "both sides": self.target.what_both_did,
+        }
+
+
+HEADING = ["row", "environment", "N", "against", "target", "aim", "measured", "verdict"]
+
+
+def measure_targets(
+    names: Sequence[str], *, rounds: int, seconds: float, report: Callable[[str], object]
+) -> list[Outcome]:
+    """Measure the targets of these names; those of the same work are measured in one run."""
+
+    def work_of(target: Target) -> tuple[str, int, bool]:
+        return target.environment, target.num_envs, target.is_time
+
+    chosen = [target for target in TARGETS if target.name in names]
+    found: dict[Target, Spread] = {}
+    for (environment, num_envs, is_time), group in groupby(sorted(chosen, key=work_of), work_of):
+        targets = list(group)
+        work = Work.of(ENVIRONMENTS[environment].env_fn, num_envs)
+        makers = _sides(work, targets, is_time)
+        with opened(makers) as sides:
+            result = measure(sides, rounds=rounds, seconds=seconds)
+        pool = pool_label(NUM_WORKERS)
+        for target in targets:
+            ratio = result.ratio
+            found[target] = (
+                ratio(RAW_FLOOR, pool) if target.is_time else ratio(pool, target.reference)
+            )
+        report(f"{ENVIRONMENTS[environment].title}, {num_envs} environments: measured")
+    return [Outcome(target, found[target]) for target in chosen]
+
+
+def _sides(work: Work, targets: Sequence[Target], is_time: bool) -> list[Callable[[], Side]]:
+    """The sides that these targets need; those that fork come first."""
+    if is_time:
+        return [partial(RawFloor, NUM_WORKERS), partial(BareSteps, work, NUM_WORKERS)]
+    references: dict[str, Callable[[], Side]] = {
+        CEILING: partial(Ceiling, work, NUM_WORKERS),
+        SYNC: partial(VectorSide, work, SYNC),
+    }
+    needed = {target.reference for target in targets}
+    chosen = [make for label, make in references.items() if label in needed]
+    return [*chosen, partial(PoolSide, work, NUM_WORKERS)]
