@@ -119,7 +119,11 @@ class Engine:
         block = backend.new_block(control_size(count, action_leaves))
         self.control = control_views(block.buffer, count, action_leaves)
         self.actions = ActionWriter(self.action_space, action_leaves, count, self.control.actions)
-        self.store = InfoStore(count, observed, block, backend.new_block)
+        try:
+            self.store = InfoStore(count, observed, block, backend.new_block)
+        except BaseException:
+            block.close()
+            raise
         if self.restarts is not None:
             self.store.always["_restarted"] = self.restarts.lost_state
         self._exchange = Exchange(backend, self.store)
