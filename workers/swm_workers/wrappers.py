@@ -1,72 +1,32 @@
 """What a World wraps around each environment, so that the infos hold everything it reports.
 
-It runs inside a worker and knows one environment at a time. It must not know batches, pools or
-policies, and it must never import swm_async; pillow is imported only to resize a frame.
+It runs inside a worker and knows one environment at a time. It must not know batches or pools, and
+it must never import swm_async.
 """
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
-from functools import partial
 from time import perf_counter
 from typing import Any, SupportsFloat, TypeAlias
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
-from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from swm_workers.spaces import Leaf, leaves, pick
+from swm_workers.action_record import ActionRecord
+from swm_workers.images import GoalImages, InfoSettings, resize
+from swm_workers.spaces import pick
 
 Env: TypeAlias = "gymnasium.Env[Any, Any]"
 Infos: TypeAlias = dict[str, Any]
-
-RESAMPLINGS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
-"""Pillow's filters and their numbers (PIL.Image.Resampling); all but nearest are antialiased."""
+EnvPolicy: TypeAlias = Callable[[Env, Infos], Any]
+"""From an environment and its last report to its next action."""
 
 ALWAYS = ("reward", "terminated", "truncated", "step_idx", "id")
 """The info keys that every wrapped environment reports."""
-
-
-@dataclass(frozen=True)
-class InfoSettings:
-    """What the wrapper adds to the infos, and how images in them are shaped.
-
-    Attributes:
-        image_shape: `(H, W)` to which pixels and goal images are resized; None leaves goals alone.
-        add_pixels: Whether every reset and step renders the environment.
-        image_transform: Called with each frame, `(h, w, C) uint8` as rendered, in place of the
-            resize; its result is the info.
-        goal_transform: The same for the info `goal`, with whatever the environment reports there.
-        image_resample: One of Pillow's filters: its name, its number or an enum of either.
-            None is bilinear.
-    """
-
-    image_shape: tuple[int, int] | None = None
-    add_pixels: bool = True
-    image_transform: Callable[[Any], Any] | None = None
-    goal_transform: Callable[[Any], Any] | None = None
-    image_resample: Any = None
-
-    def __post_init__(self) -> None:
-        """Check the settings and bring them into one form."""
-        if self.image_shape is not None:
-            object.__setattr__(self, "image_shape", _image_shape(self.image_shape))
-        elif self.add_pixels:
-            raise ValueError(
-                "add_pixels=True needs image_shape=(height, width); "
-                "give one, or add_pixels=False for infos without pixels"
-            )
-        object.__setattr__(self, "image_resample", _resampling(self.image_resample))
-        for name in ("image_transform", "goal_transform"):
-            function = getattr(self, name)
-            if function is not None and not callable(function):
-                raise TypeError(f"{name} must be a function of one frame, found {function!r}")
 
 
 @dataclass(frozen=True)
@@ -129,6 +89,9 @@ class InfoWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     `variation.<name>` for the factors that `options["variation"]` last named.
 
     Values may be objects that the environment keeps: whoever holds them past the next step copies.
+
+    With a policy of its own (`install_policy`) the environment takes that one's actions in place of
+    those that come with `step`.
     """
 
     def __init__(self, env: Env, settings: InfoSettings) -> None:
@@ -142,6 +105,22 @@ class InfoWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._variation: Infos = {}
         self._id = 0
         self._step_idx = 0
+        self._policy: EnvPolicy | None = None
+        self._last: Infos = {}
+
+    def install_policy(self, factory: Callable[[], EnvPolicy] | None) -> None:
+        """Take actions from `factory()` from now on; None = from the caller of `step` again."""
+        policy = None if factory is None else factory()
+        if not (policy is None or callable(policy)):
+            raise TypeError(
+                "the factory of a worker policy must return a function policy(env, info), "
+                f"found {policy!r}"
+            )
+        self._policy = policy
+
+    def has_policy(self) -> bool:
+        """Whether the environment takes its actions from a policy of its own."""
+        return self._policy is not None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -155,10 +134,14 @@ class InfoWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._watched = (names,) if isinstance(names, str) else tuple(names)
         self._variation = variation_infos(self.env, self._watched) if self._watched else {}
         unknown = self._actions.unknown
-        return observation, self._lift(observation, info, unknown, float("nan"), False, False)
+        lifted = self._lift(observation, info, unknown, float("nan"), False, False)
+        self._last = lifted
+        return observation, lifted
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, Infos]:
         """Step the environment; the action is recorded as given, before anyone can change it."""
+        if self._policy is not None:
+            action = self._actions.conform(self._policy(self.env, self._last))
         recorded = self._actions.record(action)
         report: tuple[Any, Any, Any, Any, Infos] = self.env.step(action)
         observation, reward, terminated, truncated, info = report
@@ -171,6 +154,7 @@ class InfoWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
             terminated if type(terminated) is bool else _scalar(terminated, bool, "terminated"),
             truncated if type(truncated) is bool else _scalar(truncated, bool, "truncated"),
         )
+        self._last = lifted
         return observation, reward, terminated, truncated, lifted
 
     def _lift(
@@ -234,84 +218,6 @@ class InfoWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         return resize(frame, self._settings.image_shape, self._settings.image_resample)
 
 
-class ActionRecord:
-    """Turns an action into infos of the space's dtype, one per leaf of Dict and Tuple spaces.
-
-    Attributes:
-        unknown: The infos while there is no action: NaN, for integers the lowest, for bool False,
-            for spaces without a dtype (Text, Graph, Sequence, ...) None. Read-only arrays.
-    """
-
-    def __init__(self, space: spaces.Space[Any]) -> None:
-        """Plan the infos of the actions of `space`."""
-        keys = {".".join(map(str, ("action", *leaf.path))): leaf for leaf in leaves(space)}
-        self.unknown: Infos = {key: _unknown(leaf) for key, leaf in keys.items()}
-        self._plan = tuple((key, leaf.path, _cast(leaf)) for key, leaf in keys.items())
-
-    def record(self, action: Any) -> Infos:
-        """Return copies of the parts of `action`, keyed `action` or `action.<name>`."""
-        return {key: cast(pick(action, path)) for key, path, cast in self._plan}
-
-
-class GoalImages:
-    """Shapes goals like pixels; a goal that is no image passes unchanged.
-
-    Most environments report one goal at every step of an episode, so the last one is kept.
-    """
-
-    def __init__(self, settings: InfoSettings) -> None:
-        """Shape goals by `settings`."""
-        self._settings = settings
-        self._last: npt.NDArray[np.uint8] | None = None
-        self._resized: Any = None
-
-    def shape(self, goal: Any) -> Any:
-        """Return the transformed goal; else one `(h, w, 1 | 3 | 4) uint8` in the image shape."""
-        if self._settings.goal_transform is not None:
-            return self._settings.goal_transform(goal)
-        target = self._settings.image_shape
-        image = isinstance(goal, np.ndarray) and goal.dtype == np.uint8 and goal.ndim == 3
-        if target is None or not image or goal.shape[2] not in (1, 3, 4):
-            return goal
-        if goal.shape[:2] == target:
-            return goal
-        if self._last is None or not np.array_equal(goal, self._last):
-            self._last = goal.copy()
-            self._resized = resize(goal, target, self._settings.image_resample)
-        return self._resized
-
-
-def resize(
-    frame: npt.NDArray[np.uint8], shape: tuple[int, int], resample: int
-) -> npt.NDArray[np.uint8]:
-    """Resize `frame` `(h, w, C)` to `shape` `(H, W)`, each channel on its own, antialiased.
-
-    A frame that has the shape is returned itself.
-
-    Raises:
-        ImportError: Pillow is needed and missing.
-    """
-    height, width, channels = frame.shape
-    if (height, width) == shape:
-        return frame
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(
-            f"resizing a frame of {(height, width)} to {shape} needs pillow: "
-            "pip install swm_async[pixels]"
-        ) from error
-    size = (shape[1], shape[0])
-    if channels == 3:
-        return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling(resample)))
-    # One by one: as RGBA, Pillow would weigh the colours by the fourth channel.
-    planes = [
-        np.asarray(Image.fromarray(frame[..., k]).resize(size, Image.Resampling(resample)))
-        for k in range(channels)
-    ]
-    return np.stack(planes, axis=-1)
-
-
 def variation_infos(env: Env, names: tuple[str, ...]) -> Infos:
     """Return `variation.<name>` → current value of each named factor of `env`.
 
@@ -343,29 +249,6 @@ def _factor_names(values: Any, prefix: str) -> Iterator[str]:
             yield f"{prefix}{name}"
 
 
-def _cast(leaf: Leaf) -> Callable[[Any], Any]:
-    if leaf.dtype is None:
-        return _as_given
-    return partial(np.array, dtype=leaf.dtype) if leaf.shape else leaf.dtype.type
-
-
-def _as_given(action: Any) -> Any:
-    return action
-
-
-def _unknown(leaf: Leaf) -> Any:
-    if leaf.dtype is None:
-        return None
-    value: Any = np.nan
-    if leaf.dtype.kind == "b":
-        value = False
-    elif leaf.dtype.kind in "iu":
-        value = np.iinfo(leaf.dtype).min
-    array = np.full(leaf.shape, value, leaf.dtype)
-    array.setflags(write=False)
-    return array if leaf.shape else array[()]
-
-
 def _scalar(value: Any, kind: Callable[[Any], Any], name: str) -> Any:
     """Return `value`, a scalar or an array that holds one, as a Python `kind`."""
     try:
@@ -385,23 +268,3 @@ def _collision(*reports: Iterable[str]) -> ValueError:
         f"the environment reports {twice} in its info, where the World puts a value of its own; "
         "rename it in the environment or in one of pre_wrappers"
     )
-
-
-def _image_shape(shape: Any) -> tuple[int, int]:
-    try:
-        height, width = (operator.index(length) for length in shape)
-    except (TypeError, ValueError):
-        height = width = 0
-    if height < 1 or width < 1:
-        raise ValueError(f"image_shape must be (height, width) in pixels, found {shape!r}")
-    return height, width
-
-
-def _resampling(resample: Any) -> int:
-    found = resample.value if isinstance(resample, Enum) else resample
-    number = RESAMPLINGS.get(found.lower()) if isinstance(found, str) else found
-    if number is None and resample is None:
-        return RESAMPLINGS["bilinear"]
-    if type(number) is not int or number not in RESAMPLINGS.values():
-        raise ValueError(f"image_resample must be one of {list(RESAMPLINGS)}, found {resample!r}")
-    return number
