@@ -88,9 +88,10 @@ def rollout(
     *,
     episodes: int | None = None,
     max_steps: int | None = None,
-    seed: int | None = None,
+    seed: int | Sequence[int] | None = None,
     options: Options | Sequence[Options | None] | None = None,
     mode: Mode = "auto",
+    max_episode_steps: int | None = None,
 ) -> Iterator[TimeStep]:
     """Drive `act` over a pool; yields one time step after each reset and each step.
 
@@ -103,10 +104,13 @@ def rollout(
         episodes: How many episodes are run, each of which counts. None: without end in mode auto
             (`max_steps` ends the run), one per environment in mode wait.
         max_steps: How often the pool is stepped at most.
-        seed: Episode `k` is reset with `seed + k`. None draws a seed afresh.
+        seed: Episode `k` is reset with `seed + k`, or with entry `k` of a list of one per episode.
+            None draws a seed afresh.
         options: Reset options, one mapping for all episodes or one entry per episode.
         mode: "auto" resets a finished environment at once for the next episode not yet started;
             "wait" freezes it until all have finished, then starts the next round.
+        max_episode_steps: An episode that is not over after so many steps counts as truncated.
+            None leaves the length of episodes to the environments.
 
     Raises:
         ValueError, TypeError: An argument is wrong; raised by this call, nothing has moved.
@@ -119,7 +123,9 @@ def rollout(
     max_steps = None if max_steps is None else _integer("max_steps", max_steps, 1)
     if episodes is None and mode == "wait":
         episodes = pool.num_envs
-    schedule = Schedule(pool.num_envs, episodes, seed, options, mode)
+    if max_episode_steps is not None:
+        max_episode_steps = _integer("max_episode_steps", max_episode_steps, 1)
+    schedule = Schedule(pool.num_envs, episodes, seed, options, mode, max_episode_steps)
     return _lockstep(pool, act, schedule, max_steps)
 
 
@@ -136,19 +142,19 @@ class Schedule:
         self,
         num_envs: int,
         episodes: int | None,
-        seed: int | None,
+        seed: int | Sequence[int] | None,
         options: Options | Sequence[Options | None] | None,
         mode: Mode,
+        max_episode_steps: int | None = None,
     ) -> None:
         """Plan `episodes` episodes (None = without end); see `rollout` for the arguments."""
-        count = 1 if episodes is None else episodes
-        if seed is None:
-            seed = int(np.random.default_rng().integers(DRAWN_SEEDS))
-        self._seed = _integer("seed", seed, 0, MAX_SEED - count + 1)
+        self._seed = _checked_seed(seed, episodes)
         self._options = _checked_options(options, episodes)
         self._episodes = episodes
         self._waits = mode == "wait"
         self._started = 0
+        self._limit = max_episode_steps
+        self._steps: Ints = np.zeros(num_envs, np.int64)
         self.running: Bools = np.zeros(num_envs, np.bool_)
         self.episode: Ints = np.full(num_envs, -1, np.int64)
         self.seeds: Ints = np.full(num_envs, -1, np.int64)
@@ -170,6 +176,17 @@ class Schedule:
         starting = self._start(np.flatnonzero(ended))
         starting |= broken
         return starting
+
+    def note_reset(self, rows: Bools) -> None:
+        """Take note that the episodes of `rows` `(N,) bool` are at their first step."""
+        self._steps[rows] = 0
+
+    def overdue(self, stepped: Bools) -> Bools | None:
+        """Count a step of the rows `stepped`; return those whose steps are used up, None = none."""
+        if self._limit is None:
+            return None
+        self._steps += stepped
+        return _some(stepped & (self._steps >= self._limit))
 
     def reset_arguments(
         self, rows: Bools
@@ -193,7 +210,10 @@ class Schedule:
         starting = np.zeros(len(self.running), np.bool_)
         starting[rows] = True
         self.episode[rows] = np.arange(self._started, self._started + len(rows))
-        self.seeds[rows] = self.episode[rows] + self._seed
+        if isinstance(self._seed, int):
+            self.seeds[rows] = self.episode[rows] + self._seed
+        else:
+            self.seeds[rows] = self._seed[self.episode[rows]]
         self.running |= starting
         self._started += len(rows)
         return starting
@@ -227,6 +247,7 @@ def _lockstep(
 def _reset(pool: Steppable, schedule: Schedule, rows: Bools) -> TimeStep:
     seeds, options = schedule.reset_arguments(rows)
     _, infos = pool.reset(seed=seeds, options=options, mask=_mask(rows))
+    schedule.note_reset(rows)
     num_envs = len(rows)
     return TimeStep(
         infos=infos,
@@ -246,6 +267,9 @@ def _reset(pool: Steppable, schedule: Schedule, rows: Bools) -> TimeStep:
 def _step(pool: Steppable, schedule: Schedule, actions: Any) -> TimeStep:
     mask = schedule.running.copy()
     _, rewards, terminateds, truncateds, infos = pool.step(actions, mask=_mask(mask))
+    overdue = schedule.overdue(mask)
+    if overdue is not None:
+        truncateds = truncateds | (overdue & ~terminateds)
     ended, broken = terminateds | truncateds, _lost(mask, infos)
     ended &= ~broken
     return TimeStep(
@@ -285,6 +309,21 @@ def _integer(name: str, value: Any, low: int, high: int | None = None) -> int:
         expected = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
         raise ValueError(f"{name} must be {expected}, found {value!r}")
     return number
+
+
+def _checked_seed(seed: Any, episodes: int | None) -> int | Ints:
+    """Return the seed of episode 0, or the seeds `(episodes,)` of all."""
+    if seed is None:
+        seed = int(np.random.default_rng().integers(DRAWN_SEEDS))
+    if isinstance(seed, str) or not (isinstance(seed, Sequence) or np.ndim(seed) == 1):
+        return _integer("seed", seed, 0, MAX_SEED - (1 if episodes is None else episodes) + 1)
+    if len(seed) != episodes:
+        raise ValueError(
+            f"seed must be one integer or a list of one per episode, found {len(seed)} "
+            f"for {'no number of' if episodes is None else episodes} episodes"
+        )
+    seeds = [_integer(f"seed[{k}]", entry, 0, MAX_SEED) for k, entry in enumerate(seed)]
+    return np.array(seeds, np.int64)
 
 
 def _checked_options(options: Any, episodes: int | None) -> Options | list[Options | None] | None:

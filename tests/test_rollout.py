@@ -323,6 +323,59 @@ def test_numpy_seeds_and_seeds_beyond_32_bits_count_up():
         assert_played(by_episode(steps), int(seed), 5)
 
 
+@pytest.mark.parametrize("mode", ["auto", "wait"])
+def test_a_list_of_seeds_holds_one_for_each_episode(mode):
+    seeds = [70, 3, 2**63 - 1, 3]
+    steps, _ = run(make_pool(2), episodes=4, seed=seeds, mode=mode)
+    episodes = by_episode(steps)
+    assert [episodes[k]["seed"] for k in range(4)] == seeds
+    for k, seed in enumerate(seeds):
+        assert episodes[k]["numbers"] == play_alone(seed)["numbers"]
+
+
+# The limit of steps
+
+LIMITED_LENGTHS = [{"length": length} for length in (1, 5, 3, 6, 2, 4)]
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 4])
+@pytest.mark.parametrize("mode", ["auto", "wait"])
+def test_an_episode_that_has_used_up_its_steps_counts_as_truncated(num_envs, mode):
+    pool = make_pool(num_envs)
+    steps, _ = run(
+        pool, episodes=6, seed=8, options=LIMITED_LENGTHS, mode=mode, max_episode_steps=3
+    )
+    episodes = by_episode(steps)
+    lengths = [len(episodes[k]["rewards"]) for k in range(6)]
+    assert lengths == [1, 3, 3, 3, 2, 3]
+    # Even lengths end terminated, odd ones truncated; those beyond 3 end by the limit.
+    assert [episodes[k]["terminated"] for k in range(6)] == [
+        False,
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert [episodes[k]["truncated"] for k in range(6)] == [True, True, True, True, False, True]
+
+
+def test_an_episode_that_terminates_with_its_last_step_is_not_truncated():
+    options = {"length": 2}
+    steps, _ = run(make_pool(1), episodes=2, seed=0, options=options, max_episode_steps=2)
+    assert [(e["terminated"], e["truncated"]) for e in by_episode(steps).values()] == [
+        (True, False),
+        (True, False),
+    ]
+
+
+def test_a_broken_episode_has_all_its_steps_again():
+    pool = make_pool(2)
+    pool.lost_at_step = {1: [1]}
+    steps, _ = run(pool, episodes=2, seed=4, options={"length": 9}, max_episode_steps=3)
+    assert [len(e["rewards"]) for e in by_episode(steps).values()] == [3, 3]
+
+
 def test_options_reach_each_episode_and_stay_the_callers():
     options = [{"length": 2}, None, {"length": 5}]
     steps, _ = run(make_pool(2), episodes=3, seed=0, options=options)
@@ -353,6 +406,11 @@ def test_a_list_of_options_changed_during_the_run_has_no_effect():
         ({"episodes": 1, "seed": -1}, ValueError, "seed.*-1"),
         ({"episodes": 1, "seed": 0.5}, ValueError, "seed.*0.5"),
         ({"episodes": 2, "seed": 2**63 - 1}, ValueError, "seed"),
+        ({"episodes": 2, "seed": [1]}, ValueError, "seed.* found 1 for 2 episodes"),
+        ({"max_steps": 2, "seed": [1]}, ValueError, "seed.* found 1 for no number of episodes"),
+        ({"episodes": 2, "seed": [1, -1]}, ValueError, r"seed\[1\].*-1"),
+        ({"episodes": 1, "seed": "1"}, ValueError, "seed.*'1'"),
+        ({"episodes": 1, "max_episode_steps": 0}, ValueError, "max_episode_steps.*0"),
         ({"episodes": 2, "options": [{}]}, ValueError, "found 1 for 2 episodes"),
         ({"max_steps": 2, "options": [{}]}, ValueError, "found 1 for no number of episodes"),
         ({"episodes": 1, "options": "far"}, TypeError, "options.*'far'"),
