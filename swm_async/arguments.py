@@ -114,14 +114,14 @@ def _pickle(value: Any, name: str) -> bytes:
         raise TypeError(f"{name} cannot be pickled: {error}") from error
 
 
-def check_seconds(seconds: Any, name: str) -> float | None:
-    """A positive number of seconds; None = no bound."""
+def check_seconds(seconds: Any, name: str, *, zero: bool = False) -> float | None:
+    """A positive number of seconds, or 0 where it is allowed; None = no bound."""
     if seconds is None:
         return None
     if isinstance(seconds, (bool, np.bool_)) or not isinstance(seconds, (int, float, np.number)):
         raise TypeError(f"{name} must be seconds or None; found {type(seconds).__name__}")
-    if not float(seconds) > 0:
-        raise ValueError(f"{name} must be above 0; found {seconds}")
+    if not (float(seconds) > 0 or (zero and float(seconds) == 0)):
+        raise ValueError(f"{name} must be {'at least' if zero else 'above'} 0; found {seconds}")
     return float(seconds)
 
 

@@ -20,7 +20,7 @@ from swm_async.backends.interrupts import interrupts_held
 from swm_async.diagnosis import env_error, info_error, lost_error, warn_of
 from swm_async.errors import PoolError, name_environments
 from swm_async.exchange import Exchange
-from swm_async.infos import InfoStore
+from swm_async.infos import InfoStore, LateRows
 from swm_async.reproduce import Recorder
 from swm_async.restarts import Restarts
 from swm_workers import snapshot
@@ -165,22 +165,13 @@ class Engine:
         """Reset the rows that a mask selects, None = all, into new arrays."""
         rows = self._all_rows if selected is None else np.flatnonzero(selected)
         workers, flags = self._select(selected)
-        arguments = None
-        if seeds is not None or options is not None:
-            arguments = {w: _of_shard(rows, self.shards[w], seeds, options) for w in workers}
+        arguments = self._reset_arguments(rows, workers, seeds, options)
         renewed = selected is None and self.store.has_reports
         self._in_flight = _InFlight(workers, rows)
         if renewed:
             with interrupts_held():
                 self.store.renew()
-        if seeds is not None:
-            for i in rows.tolist():
-                self.seeds[i] = self.seeds[i] if seeds[i] is None else seeds[i]
-        self._recorder.begin(rows, seeds, options)
-        self.need_reset[rows] = False
-        self.episode_steps[rows] = 0
-        if self.restarts is not None:
-            self.restarts.lost_state[rows] = False
+        self._note_resets(rows, seeds, options)
         replies = self._exchange.run(Command.RESET, workers, flags, arguments, self._timeout_s)
         outcome = self._digest(rows, workers, replies, renewed=renewed)
         errors = self._judge("reset", rows, outcome)
@@ -204,13 +195,7 @@ class Engine:
         """
         workers, flags = self._select(selected)
         taken = self._all_rows if rows is None else rows
-        arguments = None
-        if objects is not None:
-            hosts = self._worker_of[taken]
-            arguments = {
-                w: pickle_objects([objects[j] for j in np.flatnonzero(hosts == w).tolist()])
-                for w in workers
-            }
+        arguments = None if objects is None else self._object_arguments(taken, workers, objects)
         if self._recorder.with_actions:
             self._recorder.add(self.action_space, taken, self.control.actions, objects)
         self._in_flight = _InFlight(workers, taken)
@@ -238,7 +223,7 @@ class Engine:
             w = int(self._worker_of[i])
             arguments.setdefault(w, {})[i - self.shards[w].first] = operation
         workers = list(arguments)
-        self._in_flight = _InFlight(workers, self._all_rows[:0])
+        self.put_in_doubt(workers)
         replies = self._exchange.run(
             Command.CALL, workers, [0] * len(workers), arguments, self._timeout_s
         )
@@ -261,7 +246,7 @@ class Engine:
     def stats(self) -> dict[str, Any]:
         """What each worker has done so far; see ``EnvPool.stats``."""
         workers = list(self._all_workers)
-        self._in_flight = _InFlight(workers, self._all_rows[:0])
+        self.put_in_doubt(workers)
         replies = self._exchange.run(
             Command.STATS, workers, [0] * len(workers), None, self._timeout_s
         )
@@ -275,6 +260,12 @@ class Engine:
             "restarts": self._restarts_of_workers.copy(),
             "extra_keys": dict(self.store.extra_bytes),
         }
+
+    def put_in_doubt(self, workers: Sequence[int]) -> None:
+        """Should the call be interrupted from here on, these workers' replies may be lost."""
+        if self.closed_because is not None:
+            raise ClosedEnvironmentError(f"this pool was closed meanwhile: {self.closed_because}")
+        self._in_flight = _InFlight(workers, self._all_rows[:0])
 
     def note_reset(self, env_index: int, seed: int | None) -> None:
         """An environment was reset by another way than ``reset``."""
@@ -304,6 +295,46 @@ class Engine:
             )
             self.close_at_exit.detach()
 
+    def _note_resets(
+        self,
+        rows: Array,
+        seeds: Sequence[int | None] | None,
+        options: bytes | tuple[bytes | None, ...] | None,
+    ) -> None:
+        """These rows are about to be reset."""
+        if seeds is not None:
+            for i in rows.tolist():
+                self.seeds[i] = self.seeds[i] if seeds[i] is None else seeds[i]
+        self._recorder.begin(rows, seeds, options)
+        self._note_repeated(rows)
+
+    def _note_repeated(self, rows: Array) -> None:
+        """These rows are about to be reset as they were before."""
+        self.need_reset[rows] = False
+        self.episode_steps[rows] = 0
+        if self.restarts is not None:
+            self.restarts.lost_state[rows] = False
+
+    def _reset_arguments(
+        self,
+        rows: Array,
+        workers: Sequence[int],
+        seeds: Sequence[int | None] | None,
+        options: bytes | tuple[bytes | None, ...] | None,
+    ) -> dict[int, ResetArguments] | None:
+        if seeds is None and options is None:
+            return None
+        return {w: _of_shard(rows, self.shards[w], seeds, options) for w in workers}
+
+    def _object_arguments(
+        self, rows: Array, workers: Sequence[int], objects: Sequence[tuple[Any, ...]]
+    ) -> dict[int, bytes]:
+        hosts = self._worker_of[rows]
+        return {
+            w: pickle_objects([objects[j] for j in np.flatnonzero(hosts == w).tolist()])
+            for w in workers
+        }
+
     def _select(self, selected: Array | None) -> tuple[Sequence[int], Sequence[int]]:
         """Which workers to ask, with which flags; writes the mask where it is needed."""
         if selected is None:
@@ -319,7 +350,13 @@ class Engine:
         return workers, flags
 
     def _digest(
-        self, rows: Array, workers: Sequence[int], replies: Sequence[Any], *, renewed: bool = False
+        self,
+        rows: Array,
+        workers: Sequence[int],
+        replies: Sequence[Any],
+        *,
+        renewed: bool = False,
+        late: Sequence[LateRows] = (),
     ) -> _Outcome:
         """Take in everything that the replies say."""
         pairs = list(zip(workers, replies, strict=True))
@@ -335,9 +372,13 @@ class Engine:
         with interrupts_held():
             if renewed:
                 self.store.settle(sorted(failed))
-            problems = self.store.absorb(reports, reported)
+            problems = self.store.absorb(reports, reported, late, self._moving_rows())
             self._in_flight = None
         return _Outcome(lost, failures, problems, sorted(failed))
+
+    def _moving_rows(self) -> Sequence[int]:
+        """Rows that a worker may be writing at this moment."""
+        return ()
 
     def _void(self, failed: list[int]) -> None:
         """Rows whose environment failed: reward 0, flags False, a reset is needed."""

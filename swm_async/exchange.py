@@ -60,7 +60,7 @@ class Exchange:
             ``Lost``.
         """
         backend, version = self._backend, self._store.version
-        doubtful = self._resynchronise(workers) if self._doubtful else ()
+        doubtful = self._resynchronise(workers, timeout_s) if self._doubtful else ()
         number = self._number = self._number + 1
         replies: list[Any] = [None] * len(workers)
         for k, w in enumerate(workers):
@@ -83,6 +83,39 @@ class Exchange:
             self._doubtful -= set(doubtful)
         return replies
 
+    @property
+    def version(self) -> int:
+        """The layout under which a worker writes that is told of a command now."""
+        return self._store.version
+
+    def next_number(self) -> int:
+        """A number that no command has had."""
+        self._number += 1
+        return self._number
+
+    def post(self, kind: Command, worker: int, flags: int, own: Any, number: int) -> None:
+        """Send one command and do not wait for its reply.
+
+        Raises:
+            Lost: the worker has ended.
+        """
+        version = self._store.version
+        doubtful = self._resynchronise([worker], None) if self._doubtful else ()
+        body = None
+        if own is not None or version not in self._known[worker]:
+            body = self._body(worker, version, {worker: own})
+        forget = FORGET if doubtful else 0
+        self._backend.send(worker, number, kind, flags | forget, version, body)
+        self._doubtful.discard(worker)
+
+    def collect(self, worker: int, number: int, deadline: float | None) -> Any:
+        """Read the reply to a command that was posted.
+
+        Raises:
+            Lost: the worker has ended, or was killed at the deadline.
+        """
+        return self._backend.receive(worker, number, deadline)
+
     def _body(
         self, worker: int, version: int, arguments: Mapping[int, Any] | None
     ) -> CommandBody | None:
@@ -99,12 +132,13 @@ class Exchange:
         self._known[worker] = self._store.live_versions() & (self._known[worker] | {version})
         return CommandBody(update, own)
 
-    def _resynchronise(self, workers: Sequence[int]) -> Sequence[int]:
+    def _resynchronise(self, workers: Sequence[int], timeout_s: float | None) -> Sequence[int]:
         doubtful = [w for w in workers if w in self._doubtful]
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for w in doubtful:
             self._known[w], self._given[w] = set(), set()
             try:
-                self._backend.resynchronise(w, int.from_bytes(os.urandom(8), "little"))
+                self._backend.resynchronise(w, int.from_bytes(os.urandom(8), "little"), deadline)
             except Lost:
                 continue  # sending the command finds out again, and says so in its place
         return doubtful

@@ -65,6 +65,22 @@ class _Wish(NamedTuple):
     companion: bool
 
 
+class LateRows(NamedTuple):
+    """Rows that were written under an earlier layout than the one in force."""
+
+    version: int
+    rows: Sequence[int]
+
+
+class _Replaced(NamedTuple):
+    """The array of a key before the layout ``version``."""
+
+    version: int
+    key: str
+    values: Any
+    slot: Slot
+
+
 class _Generation:
     """One set of live arrays and the layout under which they are written."""
 
@@ -101,6 +117,8 @@ class InfoStore:
         self._next_version = 1
         self._spare: _Generation | None = None
         self._previous: _Generation | None = None
+        self._replaced: list[_Replaced] = []
+        self._moving: frozenset[int] = frozenset()
         self.notes: list[str] = []
         """Warnings to issue once the call at hand has come to its end."""
         self.extra_bytes: dict[str, int] = {}
@@ -177,12 +195,20 @@ class InfoStore:
             if isinstance(part, np.ndarray) and isinstance(old_part, np.ndarray):
                 part[failed] = old_part[failed]
 
-    def absorb(self, reports: Sequence[Report], reported: Sequence[int]) -> list[Problem]:
+    def absorb(
+        self,
+        reports: Sequence[Report],
+        reported: Sequence[int],
+        late: Sequence[LateRows] = (),
+        moving: Sequence[int] = (),
+    ) -> list[Problem]:
         """Take in what did not go through shared memory.
 
         Args:
             reports: the payloads of all replies, in order of their shards.
             reported: the environments that reported an info in this exchange.
+            late: the layouts under which rows were written.
+            moving: rows that a worker may be writing now, under whatever layout it knows.
 
         Returns:
             What could not be delivered.
@@ -213,10 +239,31 @@ class InfoStore:
             for env_index, key in report.missing:
                 missing.setdefault(key, env_index)
             problems += report.problems
+        self._moving = frozenset(moving)
+        self._gather_late(late, by_key)
         self._lose(lost, missing)
         self._grow(by_key, missing, set(reported), problems)
         self.has_reports = self.has_reports or bool(reported)
+        if not moving:
+            self._replaced = []
         return problems
+
+    def _gather_late(self, late: Sequence[LateRows], by_key: dict[str, list[_Value]]) -> None:
+        """Take rows that lie in arrays replaced meanwhile for values reported just now."""
+        for version, rows in late:
+            seen: set[str] = set()
+            for replaced in self._replaced:
+                key = replaced.key
+                if replaced.version <= version or key in seen:
+                    continue
+                seen.add(key)
+                values = by_key.setdefault(key, [])
+                sent = {value.env_index for value in values}
+                held = self._now.flags[key][1]
+                values += [_late_value(replaced, i) for i in rows if held[i] and i not in sent]
+                values.sort(key=lambda value: value.env_index)
+                if not values:
+                    del by_key[key]
 
     def _lose(self, lost: Mapping[str, Sequence[int]], missing: dict[str, int]) -> None:
         """Rows whose value could not be rebuilt hold none; it is missing from their report."""
@@ -286,6 +333,7 @@ class InfoStore:
         """The rows that hold a value which none of these replaces."""
         held = self._now.flags[key][1].copy()
         held[[value.env_index for value in values]] = False
+        held[list(self._moving)] = False
         return [int(i) for i in np.flatnonzero(held)]
 
     def _wish(
@@ -374,7 +422,8 @@ class InfoStore:
                 flag_places[key] = offset
                 offset += aligned(2 * count)
         number = self._allocate(offset) if offset else 0
-        slots = dict(now.layout.slots)
+        before = now.layout.slots
+        slots = dict(before)
         for key, wish in wishes.items():
             old = slots.get(key)
             place = old.place if old is not None and wish.kind is not Kind.OBJECT else None
@@ -393,13 +442,15 @@ class InfoStore:
                 place = slots[key].flags
                 now.flags[key] = flags_view(self._blocks[place.block].buffer, count, place)
             if key in places or slots[key].kind is Kind.OBJECT:
-                self._replace_values(key, slots[key], by_key.get(key, ()))
+                self._replace_values(key, before.get(key), slots[key], by_key.get(key, ()))
         if self._spare is not None:
             self._drop(self._spare.blocks)
             self._spare = None
         self._publish()
 
-    def _replace_values(self, key: str, slot: Slot, values: Sequence[_Value]) -> None:
+    def _replace_values(
+        self, key: str, old_slot: Slot | None, slot: Slot, values: Sequence[_Value]
+    ) -> None:
         """Make the array or list of a key's new slot and move the rows that keep their value."""
         now = self._now
         old = now.values.get(key)
@@ -416,6 +467,8 @@ class InfoStore:
             for i in rows:
                 _copy_row(new, old, i, slot)
         now.values[key] = new
+        if old_slot is not None and self._moving:
+            self._replaced.append(_Replaced(now.layout.version, key, old, old_slot))
 
     def _write(self, key: str, values: Sequence[_Value]) -> None:
         slot = self._now.layout.slots[key]
@@ -534,6 +587,14 @@ def _collision(env_index: int, name: str) -> Problem:
         f"environments {name[1:]!r} is true or reported; rename it"
     )
     return Problem(env_index, name, text, collision=True)
+
+
+def _late_value(replaced: _Replaced, i: int) -> _Value:
+    """What environment i has written into an array that is not in force any more."""
+    kind, dtype, shape = replaced.slot[:3]
+    row = replaced.values[i, 0]
+    copied = row.clone() if kind is Kind.TENSOR else np.array(row, dtype)
+    return _Value(i, Natural(kind, dtype, shape, copied), _python_value(replaced.values, i))
 
 
 def _python_value(values: Any, i: int) -> Any:

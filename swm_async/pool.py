@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 import cloudpickle
 import gymnasium
 import numpy as np
+from gymnasium.error import NoAsyncCallError
 from gymnasium.vector.utils import batch_space
 
 from swm_async.arguments import (
@@ -32,9 +33,9 @@ from swm_async.backends.process import ProcessBackend
 from swm_async.backends.serial import SerialBackend
 from swm_async.copies import private_copy
 from swm_async.diagnosis import env_error, warn_of
-from swm_async.engine import Engine
 from swm_async.errors import EnvError, PoolError
 from swm_async.handles import RemoteEnvs, RemoteMethod, RemotePart
+from swm_async.overlapping import OverlappingEngine
 from swm_async.reproduce import Recorder
 from swm_async.restarts import Restarts
 from swm_workers import snapshot
@@ -114,7 +115,7 @@ class EnvPool:
             hosts = ProcessBackend(factories, shards, threads_per_worker)
         self._lock = threading.RLock()
         self._copy = copy
-        self._engine = Engine(
+        self._engine = OverlappingEngine(
             hosts,
             num_envs=self.num_envs,
             observations=observations,
@@ -147,8 +148,8 @@ class EnvPool:
 
     @property
     def busy(self) -> Array:
-        """``(N,) bool``: environments whose command has not been answered yet."""
-        return np.zeros(self.num_envs, np.bool_)
+        """``(N,) bool``: environments that were sent a command and not received since."""
+        return self._engine.overlap.busy
 
     @property
     def closed(self) -> bool:
@@ -201,6 +202,7 @@ class EnvPool:
             pickled = check_options(options, self.num_envs)
             errors: Sequence[PoolError] = ()
             if selected is None or selected.any():
+                self._engine.make_way(None if selected is None else np.flatnonzero(selected))
                 errors = self._engine.reset(selected, seeds, pickled)
             result = self._observations(), self.infos
             self._raise(errors, result)
@@ -232,25 +234,134 @@ class EnvPool:
                 rows = np.flatnonzero(selected)
                 if len(rows) == self.num_envs:
                     selected = rows = None
+            engine.make_way(rows)
             engine.check_ready(rows)
             objects = engine.actions.write(actions, rows)
             errors = engine.step(selected, rows, objects) if rows is None or len(rows) else ()
-            control = engine.control
-            if rows is None:
-                rewards = control.rewards.astype(np.float32)
-                terminateds, truncateds = control.terminateds.copy(), control.truncateds.copy()
-            else:
-                rewards = np.zeros(self.num_envs, np.float32)
-                terminateds = np.zeros(self.num_envs, np.bool_)
-                truncateds = np.zeros(self.num_envs, np.bool_)
-                rewards[rows] = control.rewards[rows]
-                terminateds[rows] = control.terminateds[rows]
-                truncateds[rows] = control.truncateds[rows]
-            infos = self.infos if self._copy else dict(engine.store.infos)
-            result = self._observations(), rewards, terminateds, truncateds, infos
+            result = self._step_result(rows)
             if errors or engine.store.notes:
                 self._raise(errors, result)
             return result
+
+    def _step_result(self, rows: Array | None) -> StepResult:
+        control = self._engine.control
+        if rows is None:
+            rewards = control.rewards.astype(np.float32)
+            terminateds, truncateds = control.terminateds.copy(), control.truncateds.copy()
+        else:
+            rewards = np.zeros(self.num_envs, np.float32)
+            terminateds = np.zeros(self.num_envs, np.bool_)
+            truncateds = np.zeros(self.num_envs, np.bool_)
+            rewards[rows] = control.rewards[rows]
+            terminateds[rows] = control.terminateds[rows]
+            truncateds[rows] = control.truncateds[rows]
+        infos = self.infos if self._copy else dict(self._engine.store.infos)
+        return self._observations(), rewards, terminateds, truncateds, infos
+
+    # Overlap.
+
+    def send(self, actions: Any, mask: Any = None) -> None:
+        """Start steps of the selected environments, which must be idle, and return.
+
+        Environments whose worker is busy begin when it has finished. Their rows of the live
+        arrays must not be read until ``recv`` has returned them.
+
+        Args:
+            actions: N rows; in those that take no part anything is accepted.
+            mask: ``(N,) bool``, True = is stepped.
+
+        Raises:
+            TypeError, ValueError: wrong arguments; no environment has moved.
+            AlreadyPendingCallError: a selected environment is busy.
+            ResetNeeded: a selected environment was never reset, or has failed.
+        """
+        with self._lock:
+            self._engine.check_usable()
+            rows = self._rows(mask)
+            self._engine.check_idle(rows)
+            self._engine.check_ready(rows)
+            objects = self._engine.actions.write(actions, rows)
+            self._engine.start_step(rows, objects)
+
+    def send_reset(self, seed: Any = None, options: Any = None, mask: Any = None) -> None:
+        """Start resets of the selected environments, which must be idle, and return.
+
+        The arrays stay the same objects, also without a mask. Arguments and errors are those
+        of ``reset`` and ``send``.
+        """
+        with self._lock:
+            self._engine.check_usable()
+            rows = self._rows(mask)
+            seeds = check_seeds(seed, self.num_envs)
+            pickled = check_options(options, self.num_envs)
+            self._engine.check_idle(rows)
+            self._engine.start_reset(rows, seeds, pickled)
+
+    def recv(
+        self, mask: Any = None, min_envs: int | None = None, timeout: float | None = None
+    ) -> tuple[Any, Array, Array, Array, dict[str, Any], Array]:
+        """Wait for busy environments.
+
+        Args:
+            mask: ``(N,) bool``, True = is waited for if it is busy; None = all busy ones.
+            min_envs: how many of them are enough; None = all.
+            timeout: seconds to wait; None = any time. What is not ready then stays busy.
+
+        Returns:
+            ``(observations, rewards, terminateds, truncateds, infos, ready)``: as ``step``,
+            and ``ready`` ``(N,) bool``, True = completed by this call and idle again.
+
+        Raises:
+            NoAsyncCallError: none of the environments is busy.
+            EnvError, WorkerDied, WorkerTimeout: an environment or a worker failed.
+        """
+        with self._lock:
+            engine = self._engine
+            engine.check_usable()
+            selected = check_mask(mask, self.num_envs)
+            if min_envs is not None:
+                _check_integer(min_envs, "min_envs", 1)
+            timeout_s = check_seconds(timeout, "timeout", zero=True)
+            busy = engine.overlap.busy
+            wanted = np.flatnonzero(busy if selected is None else busy & selected)
+            if not len(wanted):
+                raise NoAsyncCallError("no environment of the mask is busy; send first", "recv")
+            need = len(wanted) if min_envs is None else min(min_envs, len(wanted))
+            rows, errors = engine.receive(wanted, need, timeout_s, _Unlocked(self._lock))
+            ready = np.zeros(self.num_envs, np.bool_)
+            ready[rows] = True
+            result = (*self._step_result(rows), ready)
+            self._raise(errors, result)
+            return result
+
+    def groups(self, count: int) -> list[Array]:
+        """Masks that divide the environments into contiguous groups along shard borders.
+
+        Args:
+            count: how many; more than there are workers, and the borders are those of an
+                equal division instead.
+
+        Returns:
+            ``count`` masks ``(N,) bool``.
+        """
+        _check_integer(count, "count", 1)
+        if count > self.num_envs:
+            raise ValueError(f"count must be at most {self.num_envs} (num_envs); found {count}")
+        shards = self._engine.shards
+        if count <= len(shards):
+            parts = split(len(shards), count)
+            ranges = [(shards[a].first, shards[b - 1].last) for a, b in parts]
+        else:
+            ranges = [(a, b) for a, b in split(self.num_envs, count)]
+        masks = []
+        for first, last in ranges:
+            masks.append(np.zeros(self.num_envs, np.bool_))
+            masks[-1][first:last] = True
+        return masks
+
+    def _rows(self, mask: Any) -> Array:
+        selected = check_mask(mask, self.num_envs)
+        return np.arange(self.num_envs) if selected is None else np.flatnonzero(selected)
 
     def _observations(self) -> Any:
         if self._one_array:
@@ -340,6 +451,7 @@ class EnvPool:
         """
         with self._lock:
             self._engine.check_usable()
+            self._engine.make_way(None)
             return self._engine.stats()
 
     def operate(self, env_index: int, operation: Operation) -> Result:
@@ -350,6 +462,7 @@ class EnvPool:
         """
         with self._lock:
             self._engine.check_usable()
+            self._engine.make_way(np.array([env_index]))
             results, errors = self._engine.operate({env_index: operation})
             if errors:
                 own = errors[0].failures[0].exception if isinstance(errors[0], EnvError) else None
@@ -379,6 +492,7 @@ class EnvPool:
             selected = check_mask(mask, self.num_envs)
             rows = range(self.num_envs) if selected is None else np.flatnonzero(selected).tolist()
             operations = {i: make(i) for i in rows}
+            self._engine.make_way(np.array(rows, np.int64))
             results, errors = self._engine.operate(operations)
             answers: list[Any] = [None] * self.num_envs
             for i, result in results.items():
@@ -442,6 +556,19 @@ class EnvPool:
             self._engine.abandon()
 
 
+class _Unlocked:
+    """Gives a lock up while its holder waits."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.release()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.acquire()
+
+
 def _check_factories(env_fns: Any) -> list[EnvFn]:
     if isinstance(env_fns, gymnasium.Env) or callable(env_fns):
         raise TypeError(
@@ -460,9 +587,7 @@ def _check_factories(env_fns: Any) -> list[EnvFn]:
     return factories
 
 
-def _check_available(
-    backend: str, on_failure: str, ray_options: Mapping[str, Any] | None
-) -> None:
+def _check_available(backend: str, on_failure: str, ray_options: Mapping[str, Any] | None) -> None:
     if backend not in ("process", "ray"):
         raise ValueError(f'backend must be "process" or "ray"; found {backend!r}')
     if on_failure not in ("raise", "restart"):

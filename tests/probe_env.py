@@ -69,7 +69,9 @@ class Probe(gymnasium.Env):
 
     def start_child(self):
         """Start a process that would outlive its parent; returns its id."""
-        self.children.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(999)"]))
+        self.children.append(
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(999)"])
+        )
         return self.children[-1].pid
 
     def fork_child(self):

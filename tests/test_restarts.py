@@ -40,7 +40,9 @@ def test_an_exception_in_a_step_ends_only_that_environments_episode(num_workers)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 4])
-@pytest.mark.parametrize(("deed", "text"), [("kill", "SIGKILL"), ("spin", r"step within 0\.\d+ seconds")])
+@pytest.mark.parametrize(
+    ("deed", "text"), [("kill", "SIGKILL"), ("spin", r"step within 0\.\d+ seconds")]
+)
 def test_a_lost_worker_takes_its_shard_along_and_comes_back(num_workers, deed, text):
     with pool_of(num_workers, step_timeout=0.5) as pool:
         pool.reset(seed=0)

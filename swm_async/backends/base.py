@@ -6,7 +6,7 @@ at a time per worker. It knows nothing of masks, seeds, layouts or infos.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from swm_workers.memory import Block
@@ -85,7 +85,15 @@ class Backend(Protocol):
             Lost: the worker has ended, or was killed at the deadline.
         """
 
-    def resynchronise(self, worker: int, number: int) -> None:
+    def ready(self, workers: Sequence[int], timeout_s: float | None) -> Collection[int]:
+        """Wait until one of these busy workers has replied or died; returns all that have.
+
+        Args:
+            workers: busy ones.
+            timeout_s: seconds to wait; None = any time, 0 = only look.
+        """
+
+    def resynchronise(self, worker: int, number: int, deadline: float | None) -> None:
         """After an interrupt: read and drop every outstanding reply, by a SYNC ``number``."""
 
     def close(self, timeout: float, *, polite: bool) -> list[Any]:

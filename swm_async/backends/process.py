@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -41,6 +41,8 @@ _REAP_S: Final = 5.0
 """How long a process that has closed its pipe may take until it can be reaped."""
 _STACK_S: Final = 1.0
 """How long an overdue worker may take to write down its stack."""
+_SLICE_S: Final = 0.5
+"""How often a long wait looks whether the processes still live."""
 _CHUNK: Final = 1 << 20
 
 _live: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
@@ -51,6 +53,8 @@ class WorkerProcess:
 
     def __init__(self, threads: int | None) -> None:
         self.abandoned = False
+        self.is_suspect = False
+        """It has ended, although its pipe may still be held open by somebody."""
         self.exit_code: int | None = None
         self.gone = False
         self._fds: list[int] = []
@@ -127,7 +131,7 @@ class WorkerProcess:
 
     def receive(self, number: int, deadline: float | None) -> Any:
         """Read the reply to command ``number``."""
-        if deadline is not None:
+        if deadline is not None or self.is_suspect:
             self._wait(self.reply_fd, select.POLLIN, deadline)
         data = os.read(self.reply_fd, HEADER.size)
         if len(data) != HEADER.size:
@@ -226,6 +230,10 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended, without waiting."""
+        return self._wait_for_exit(time.monotonic())
 
     def kill(self) -> None:
         """Kill the worker and what its environments started, and reap it."""
@@ -393,9 +401,29 @@ class ProcessBackend:
         """Wait for the reply to a command."""
         return self.workers[worker].receive(number, deadline)
 
-    def resynchronise(self, worker: int, number: int) -> None:
+    def ready(self, workers: Sequence[int], timeout_s: float | None) -> Collection[int]:
+        """Wait until one of these busy workers has replied or died; returns all that have."""
+        by_fd = {self.workers[w].reply_fd: w for w in workers}
+        poller = select.poll()
+        for fd in by_fd:
+            poller.register(fd, select.POLLIN)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            slice_end = time.monotonic() + _SLICE_S
+            ends = slice_end if deadline is None else min(deadline, slice_end)
+            found = poller.poll(_milliseconds(ends))
+            if found:
+                return [by_fd[fd] for fd, _ in found]
+            # A pipe stays open if somebody else holds its end: look at the processes too.
+            dead = [w for w in workers if self.workers[w].has_ended()]
+            for w in dead:
+                self.workers[w].is_suspect = True
+            if dead or (deadline is not None and time.monotonic() >= deadline):
+                return dead
+
+    def resynchronise(self, worker: int, number: int, deadline: float | None) -> None:
         """Read and drop every outstanding reply."""
-        self.workers[worker].resynchronise(number, None)
+        self.workers[worker].resynchronise(number, deadline)
 
     def close(self, timeout: float, *, polite: bool) -> list[Any]:
         """Stop every worker."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from swm_async.backends.base import EnvFn, Lost, ShardRange
@@ -87,7 +87,11 @@ class SerialBackend:
         self._busy_s += time.perf_counter() - started
         return report
 
-    def resynchronise(self, worker: int, number: int) -> None:
+    def ready(self, workers: Sequence[int], timeout_s: float | None) -> Collection[int]:
+        """The work is done when the reply is asked for, so it can be asked for at once."""
+        return workers
+
+    def resynchronise(self, worker: int, number: int, deadline: float | None) -> None:
         """There is never a reply on its way."""
         self._pending = None
 

@@ -1,0 +1,218 @@
+"""Commands that are under way while the caller does something else.
+
+Keeps, for each worker, the task it carries out and those that wait for it, and for each
+environment whether it is idle, in flight, or done and not yet handed over. A worker carries
+out one task at a time. What a task and its reply mean is the engine's affair.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from swm_async.backends.base import Backend, Lost, ShardRange
+from swm_async.exchange import Exchange
+from swm_workers.layout import Array
+from swm_workers.protocol import Command
+
+_IDLE: Final = 0
+_IN_FLIGHT: Final = 1
+_ARRIVED: Final = 2
+_DONE: Final = 3
+
+
+class Task(NamedTuple):
+    """One command for some environments of one worker."""
+
+    kind: Command
+    worker: int
+    rows: Array
+    arguments: Any
+
+
+class Sent(NamedTuple):
+    """A task that its worker has been told of."""
+
+    task: Task
+    number: int
+    version: int
+    """The layout under which the worker writes."""
+    deadline: float | None
+
+
+class Arrived(NamedTuple):
+    """A task and its reply, or ``Lost``."""
+
+    sent: Sent
+    reply: Any
+
+
+class Overlap:
+    """The tasks of a pool's workers.
+
+    Args:
+        num_envs: N.
+        shards: which environments each worker hosts.
+        backend: tells which replies have come.
+        exchange: posts commands and collects replies.
+        show_mask: writes the rows of a task into the shared mask; returns the flags.
+        timeout_s: seconds that a worker may take for one task; None = any.
+        put_in_doubt: told of workers whose replies are lost should an interrupt come now.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        shards: Sequence[ShardRange],
+        backend: Backend,
+        exchange: Exchange,
+        show_mask: Callable[[Task], int],
+        timeout_s: float | None,
+        put_in_doubt: Callable[[Sequence[int]], None],
+    ) -> None:
+        self._put_in_doubt = put_in_doubt
+        self._state = np.zeros(num_envs, np.int8)
+        self._shards = shards
+        self._backend = backend
+        self._exchange = exchange
+        self._show_mask = show_mask
+        self._timeout_s = timeout_s
+        self._running: dict[int, Sent] = {}
+        self._waiting: dict[int, deque[Task]] = {w: deque() for w in range(len(shards))}
+        self._arrived: list[Arrived] = []
+        self.any = False
+        """Whether any environment is in flight or waits to be handed over."""
+
+    @property
+    def busy(self) -> Array:
+        """``(N,) bool``: in flight, or done and not yet handed over."""
+        return np.asarray(self._state != _IDLE)
+
+    @property
+    def in_flight(self) -> Array:
+        """``(N,) bool``: a worker writes, or will write, this row."""
+        return np.asarray(self._state == _IN_FLIGHT)
+
+    def start(self, tasks: Sequence[Task]) -> None:
+        """Tell the workers, or let the tasks wait for those that are busy."""
+        for task in tasks:
+            self._state[task.rows] = _IN_FLIGHT
+            self.any = True
+            self._waiting[task.worker].append(task)
+            self.go_on(task.worker)
+
+    def go_on(self, worker: int) -> None:
+        """Give a worker that has nothing to do the next of its tasks."""
+        if worker in self._running or not self._waiting[worker]:
+            return
+        task = self._waiting[worker].popleft()
+        flags = self._show_mask(task)
+        deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        number, version = self._exchange.next_number(), self._exchange.version
+        sent = Sent(task, number, version, deadline)
+        try:
+            self._exchange.post(task.kind, worker, flags, task.arguments, number)
+        except Lost as lost:
+            self._arrived += self._all_lost(sent, lost)
+            return
+        self._running[worker] = sent
+
+    def concerned(self, rows: Array) -> list[int]:
+        """Workers that run, or have waiting, a task with one of these rows in flight."""
+        moving = rows[self._state[rows] == _IN_FLIGHT]
+        return [
+            w
+            for w in self._running
+            if ((moving >= self._shards[w].first) & (moving < self._shards[w].last)).any()
+        ]
+
+    def wait(
+        self, workers: Sequence[int], timeout_s: float | None, unlocked: AbstractContextManager[Any]
+    ) -> list[Arrived]:
+        """Wait until one of these workers has replied; reads every reply that has come.
+
+        They are kept for ``take_arrived`` as well, so that whoever needs their rows can take
+        them in.
+
+        Args:
+            workers: busy ones.
+            timeout_s: seconds; None = as long as they live, 0 = only look.
+            unlocked: entered while waiting, so that other threads may send.
+
+        Returns:
+            What has arrived; nothing after a timeout.
+        """
+        now = time.monotonic()
+        deadlines = [self._running[w].deadline for w in workers]
+        patience = [deadline - now for deadline in deadlines if deadline is not None]
+        if timeout_s is not None:
+            patience.append(timeout_s)
+        with unlocked:
+            ready = self._backend.ready(workers, max(0.0, min(patience)) if patience else None)
+        arrived: list[Arrived] = []
+        self._put_in_doubt(workers)
+        for w in workers:
+            if w not in self._running:
+                continue  # another thread has read this reply meanwhile
+            sent = self._running[w]
+            overdue = sent.deadline is not None and time.monotonic() >= sent.deadline
+            if w in ready or overdue:
+                arrived += self._collect(w, sent)
+        self._arrived += arrived
+        return arrived
+
+    def _collect(self, worker: int, sent: Sent) -> list[Arrived]:
+        try:
+            reply = self._exchange.collect(worker, sent.number, sent.deadline)
+        except Lost as lost:
+            del self._running[worker]
+            return self._all_lost(sent, lost)
+        del self._running[worker]
+        self._state[sent.task.rows] = _ARRIVED
+        return [Arrived(sent, reply)]
+
+    def _all_lost(self, sent: Sent, lost: Lost) -> list[Arrived]:
+        """A lost worker takes the tasks that wait for it along."""
+        tasks = [sent.task, *self._waiting[sent.task.worker]]
+        self._waiting[sent.task.worker].clear()
+        for task in tasks:
+            self._state[task.rows] = _ARRIVED
+        return [Arrived(sent._replace(task=task), lost) for task in tasks]
+
+    def count_arrived(self, rows: Array) -> int:
+        """How many of these rows have their results, handed over or not taken in yet."""
+        return int((self._state[rows] >= _ARRIVED).sum())
+
+    def take_arrived(self) -> list[Arrived]:
+        """Everything that has arrived and was not taken in, in order of the environments."""
+        arrived, self._arrived = self._arrived, []
+        for each in arrived:
+            self._state[each.sent.task.rows] = _DONE
+        return sorted(arrived, key=lambda each: int(each.sent.task.rows[0]))
+
+    def hand_over(self, rows: Array) -> Array:
+        """Make those of these rows idle that are done; returns them."""
+        done = np.asarray(rows[self._state[rows] == _DONE])
+        self._state[done] = _IDLE
+        self.any = bool(self._state.any())
+        return done
+
+    def drop(self, workers: Sequence[int]) -> Array:
+        """Forget the tasks of these workers; returns the rows, whose state is unknown."""
+        tasks = [self._running.pop(w).task for w in workers if w in self._running]
+        for w in workers:
+            tasks += self._waiting[w]
+            self._waiting[w].clear()
+        rows = np.concatenate([task.rows for task in tasks]) if tasks else np.empty(0, np.int64)
+        self._state[rows] = _IDLE
+        self.any = bool(self._state.any())
+        return rows
+
+    def occupied(self, workers: Sequence[int]) -> list[int]:
+        """Those of these workers that carry out a task."""
+        return [w for w in workers if w in self._running]

@@ -1,0 +1,212 @@
+"""The engine with commands that are under way while the caller does something else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+from gymnasium.error import AlreadyPendingCallError
+
+from swm_async.engine import Engine
+from swm_async.errors import PoolError
+from swm_async.infos import LateRows
+from swm_async.overlap import Arrived, Overlap, Task
+from swm_workers.layout import Array
+from swm_workers.protocol import ALL, Command, Report, ResetArguments
+
+
+class OverlappingEngine(Engine):
+    """An engine whose steps and resets can be started and received separately."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.overlap = Overlap(
+            self.num_envs,
+            self.shards,
+            self._backend,
+            self._exchange,
+            self._show_mask,
+            self._timeout_s,
+            self.put_in_doubt,
+        )
+        self._unraised: list[PoolError] = []
+
+    def make_way(self, rows: Array | None) -> None:
+        """Let the workers of these rows, which must be idle, finish what they are at.
+
+        Raises:
+            AlreadyPendingCallError: one of the rows is busy.
+        """
+        if not self.overlap.any:
+            return
+        rows = self._all_rows if rows is None else rows
+        self.check_idle(rows)
+        workers = np.unique(self._worker_of[rows]).tolist()
+        while occupied := self.overlap.occupied(workers):
+            self._advance(occupied, None, nullcontext())
+        self._take_in()
+
+    def check_idle(self, rows: Array) -> None:
+        """Raise ``AlreadyPendingCallError`` if one of these rows is busy."""
+        busy = rows[self.overlap.busy[rows]]
+        if len(busy):
+            raise AlreadyPendingCallError(
+                f"environments {busy.tolist()} are busy; recv their results first", "send"
+            )
+
+    def start_step(self, rows: Array, objects: Sequence[tuple[Any, ...]] | None) -> None:
+        """Start steps of idle rows, with the actions in shared memory."""
+        workers = np.unique(self._worker_of[rows]).tolist()
+        arguments = None if objects is None else self._object_arguments(rows, workers, objects)
+        if self._recorder.with_actions:
+            self._recorder.add(self.action_space, rows, self.control.actions, objects)
+        self.episode_steps[rows] += 1
+        self._start(Command.STEP, rows, workers, arguments)
+
+    def start_reset(
+        self,
+        rows: Array,
+        seeds: Sequence[int | None] | None,
+        options: bytes | tuple[bytes | None, ...] | None,
+    ) -> None:
+        """Start resets of idle rows; the arrays stay the same objects."""
+        workers = np.unique(self._worker_of[rows]).tolist()
+        arguments = self._reset_arguments(rows, workers, seeds, options)
+        self._note_resets(rows, seeds, options)
+        for part in (self.control.rewards, self.control.terminateds, self.control.truncateds):
+            part[rows] = 0
+        self._start(Command.RESET, rows, workers, arguments)
+        self._some_need_reset = bool(self.need_reset.any())
+
+    def receive(
+        self,
+        wanted: Array,
+        need: int,
+        timeout_s: float | None,
+        unlocked: AbstractContextManager[Any],
+    ) -> tuple[Array, list[PoolError]]:
+        """Wait until ``need`` of the wanted busy rows are done; hands over all that are.
+
+        Args:
+            wanted: env indices.
+            need: how many of them are enough.
+            timeout_s: seconds; None = any time.
+            unlocked: entered while waiting.
+
+        Returns:
+            The rows that are idle from now on, and the errors that they met.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while workers := self.overlap.concerned(wanted):
+            patience = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if self.overlap.count_arrived(wanted) >= need:
+                patience = 0.0  # enough; what else has come by now is taken along
+            if not self._advance(workers, patience, unlocked):
+                break
+            if self.closed_because is not None:
+                break
+        self._take_in()
+        rows = self.overlap.hand_over(wanted)
+        taken = set(rows.tolist())
+        is_over = self.closed_because is not None
+        errors = [e for e in self._unraised if is_over or taken & set(e.env_indices)]
+        self._unraised = [e for e in self._unraised if e not in errors]
+        return rows, errors
+
+    def _start(
+        self,
+        kind: Command,
+        rows: Array,
+        workers: Sequence[int],
+        arguments: Mapping[int, Any] | None,
+    ) -> None:
+        hosts = self._worker_of[rows]
+        self.put_in_doubt(workers)
+        self.overlap.start(
+            [
+                Task(kind, w, rows[hosts == w], None if arguments is None else arguments[w])
+                for w in workers
+            ]
+        )
+        self._in_flight = None
+
+    def _advance(
+        self,
+        workers: Sequence[int],
+        timeout_s: float | None,
+        unlocked: AbstractContextManager[Any],
+    ) -> bool:
+        """Read replies that have come and send what waits for them; False = none has come."""
+        arrived = self.overlap.wait(workers, timeout_s, unlocked)
+        if any(_went_wrong(each) for each in arrived):
+            self._take_in()  # what failed is built anew before its worker goes on
+        if self.closed_because is None:
+            for each in arrived:
+                self.overlap.go_on(each.sent.task.worker)
+        self._in_flight = None
+        return bool(arrived)
+
+    def _take_in(self) -> None:
+        """Digest everything that has arrived, all at once so that its order does not matter."""
+        arrived = self.overlap.take_arrived()
+        for kind, command in ((Command.RESET, "reset"), (Command.STEP, "step")):
+            group = [each for each in arrived if each.sent.task.kind == kind]
+            if not group:
+                continue
+            tasks = [each.sent.task for each in group]
+            rows = np.concatenate([task.rows for task in tasks])
+            late = [LateRows(each.sent.version, each.sent.task.rows.tolist()) for each in group]
+            workers = [task.worker for task in tasks]
+            outcome = self._digest(rows, workers, [each.reply for each in group], late=late)
+            errors = self._judge(command, rows, outcome)
+            self._unraised += errors
+            if kind == Command.RESET and outcome.failed and not errors:
+                again = [_only(task, self.need_reset) for task in tasks]
+                again = [task for task in again if len(task.rows)]
+                for task in again:
+                    self._note_repeated(task.rows)
+                self.overlap.start(again)
+            elif self.restarts is not None and kind == Command.STEP:
+                self.restarts.note_finished(rows, self.control.terminateds, self.control.truncateds)
+        self._some_need_reset = bool(self.need_reset.any())
+
+    def _show_mask(self, task: Task) -> int:
+        """Write the mask of one worker's rows, which it reads when its command begins."""
+        first, last = self.shards[task.worker]
+        if len(task.rows) == last - first:
+            return ALL
+        self.control.mask[first:last] = False
+        self.control.mask[task.rows] = True
+        return 0
+
+    def _moving_rows(self) -> Sequence[int]:
+        moving: list[int] = np.flatnonzero(self.overlap.in_flight).tolist()
+        return moving
+
+    def _recover(self) -> None:
+        doubt = self._in_flight
+        if doubt is not None:
+            dropped = self.overlap.drop(doubt.workers)
+            self.need_reset[dropped] = True
+        super()._recover()
+
+
+def _went_wrong(arrived: Arrived) -> bool:
+    reply = arrived.reply
+    return reply is not None and (not isinstance(reply, Report) or bool(reply.failures))
+
+
+def _only(task: Task, need_reset: Array) -> Task:
+    """The same reset for those of its rows that need it again."""
+    positions = np.flatnonzero(need_reset[task.rows]).tolist()
+    arguments = task.arguments
+    if arguments is not None:
+        seeds, options = arguments
+        arguments = ResetArguments(
+            None if seeds is None else tuple(seeds[j] for j in positions),
+            tuple(options[j] for j in positions) if isinstance(options, tuple) else options,
+        )
+    return task._replace(rows=task.rows[positions], arguments=arguments)
