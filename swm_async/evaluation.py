@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from swm_async.results import Results
 from swm_async.rollout import Infos, TimeStep
 
 Success: TypeAlias = str | Callable[[Infos], Any] | None
@@ -57,17 +58,17 @@ class Tally:
             self._close(i, step)
         return len(ended)
 
-    def results(self) -> dict[str, Any]:
+    def results(self) -> Results:
         """Return `success_rate` (percent) and the arrays `(E,)` over episodes in start order."""
-        return {
-            "success_rate": 100.0 * sum(self._successes.tolist()) / len(self._successes),
-            "episode_successes": self._successes,
-            "seeds": self._seeds,
-            "episode_returns": self._returns,
-            "episode_lengths": self._lengths,
-            "episode_terminated": self._terminated,
-            "episode_truncated": self._truncated,
-        }
+        return Results(
+            success_rate=100.0 * sum(self._successes.tolist()) / len(self._successes),
+            episode_successes=self._successes,
+            seeds=self._seeds,
+            episode_returns=self._returns,
+            episode_lengths=self._lengths,
+            episode_terminated=self._terminated,
+            episode_truncated=self._truncated,
+        )
 
     def _close(self, i: int, step: TimeStep) -> None:
         episode = step.episode[i]
