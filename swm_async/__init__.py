@@ -16,6 +16,7 @@ from swm_async.errors import (
 from swm_async.policy import NoisyPolicy, PointGoalExpert, Policy, RandomPolicy
 from swm_async.pool import EnvPool
 from swm_async.rollout import TimeStep, rollout
+from swm_async.vector import VectorEnv, make_vec
 from swm_async.world import World
 from swm_workers.point_goal import register as _register
 
@@ -32,10 +33,14 @@ __all__ = [
     "Policy",
     "PoolError",
     "RandomPolicy",
+    "Results",
     "TimeStep",
+    "VectorEnv",
     "WorkerDied",
+    "WorkerPolicy",
     "WorkerTimeout",
     "World",
+    "make_vec",
     "rollout",
 ]
 

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from swm_async.worker_policy import WorkerPolicy
 from swm_workers.point_goal import (
     AGENT_RADIUS,
     GAP_HALF_HEIGHT,
@@ -157,12 +158,17 @@ class NoisyPolicy:
         seed: another seed, another noise.
 
     Raises:
+        TypeError: a WorkerPolicy, whose actions are chosen elsewhere.
         ValueError: a scale that is negative or not finite.
     """
 
     def __init__(self, policy: Policy, scale: float = 0.3, seed: int = 0) -> None:
         if not 0.0 <= scale < float("inf"):
             raise ValueError(f"scale must be finite and at least 0, found {scale}")
+        if isinstance(policy, WorkerPolicy):
+            raise TypeError(
+                "noise cannot be added to a WorkerPolicy: add it in the worker's policy"
+            )
         self.policy = policy
         self.scale = scale
         self.seed = seed

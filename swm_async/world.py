@@ -1,6 +1,6 @@
 """World: environments that put everything into the infos, and a policy driven over them.
 
-It builds the pool and hands out what a rollout brings. It must not know how environments are
+It builds the pool and says what is done with a rollout. It must not know how environments are
 reached, nor which episode runs where: that is the business of the pool and of the rollout.
 
 Letters: `N` = num_envs, `i` = env index, `k` = episode, `E` = episodes, `H`, `W` = image size.
@@ -8,35 +8,37 @@ Letters: `N` = num_envs, `i` = env index, `k` = episode, `E` = episodes, `H`, `W
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import TracebackType
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
-import gymnasium
-import numpy as np
-import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
-from tqdm import tqdm
 
+from swm_async.driver import Driver
 from swm_async.evaluation import Success, Tally
-from swm_async.policy import Policy
+from swm_async.factories import (
+    DEFAULT_MAX_EPISODE_STEPS,
+    EnvFactory,
+    EnvWrapper,
+    check_num_envs,
+    world_env_factory,
+)
+from swm_async.frames import Frame, rendered_grid, save_picture
+from swm_async.passages import load_passages
 from swm_async.pool import EnvPool
-from swm_async.rollout import Bools, Infos, Mode, Options, TimeStep, rollout
-from swm_workers.wrappers import Env, InfoSettings, WorldEnvFactory
+from swm_async.progress import progress_bar
+from swm_async.replay import Replay, refuse_without_dataset
+from swm_async.results import Results
+from swm_async.rollout import Mode, Options
+from swm_async.video import EpisodeVideos, ReplayVideos
+from swm_workers.images import InfoSettings
 
-EnvFactory = Callable[[], Env]
-EnvWrapper = Callable[[Env], Env]
-
-
-class _Default(int):
-    """A default that can be told from the same number given by the caller."""
-
-
-DEFAULT_MAX_EPISODE_STEPS = _Default(100)
+UNKNOWN_SETTINGS = InfoSettings(add_pixels=False)
+"""Those of environments that the World has not wrapped itself."""
 
 
-class World:
+class World(Driver):
     """A policy, and a pool of environments whose infos hold all that the policy may see.
 
     From the inside out, an environment is what `env` gives, its time limit, `pre_wrappers`, the
@@ -61,13 +63,6 @@ class World:
         add_pixels: Whether every reset and step renders the environment.
         num_workers, …, ray_options: Those of `EnvPool`.
         **make_kwargs: More arguments of `gymnasium.make`.
-
-    Attributes:
-        envs: The EnvPool.
-        num_envs: `N`.
-        policy: What `set_policy` took, else None.
-        rewards: `(N,) float32`, terminateds, truncateds: `(N,) bool`. Those of the last time step
-            of a rollout; a reset zeroes its rows; free to be assigned.
 
     Raises:
         TypeError, ValueError: An argument is wrong; no environment has been built.
@@ -102,16 +97,19 @@ class World:
         if (env is None) == (env_name is None):
             found = "neither" if env is None else "both"
             raise TypeError(f"World needs exactly one of env and env_name, found {found}")
-        factory = _wrapped(
+        settings = InfoSettings(
+            image_shape, add_pixels, image_transform, goal_transform, image_resample
+        )
+        factory = world_env_factory(
             env if env_name is None else env_name,
-            InfoSettings(image_shape, add_pixels, image_transform, goal_transform, image_resample),
+            settings,
             max_episode_steps,
             pre_wrappers,
             extra_wrappers,
             make_kwargs,
         )
-        factories = [factory] * _num_envs(num_envs)
-        self._take(
+        factories = [factory] * check_num_envs(num_envs)
+        super().__init__(
             EnvPool(
                 factories,
                 num_workers=num_workers,
@@ -126,6 +124,7 @@ class World:
                 ray_options=ray_options,
             )
         )
+        self._settings = settings
 
     @classmethod
     def from_env_fns(
@@ -151,10 +150,10 @@ class World:
             image_shape, add_pixels, image_transform, goal_transform, image_resample
         )
         factories = [
-            _wrapped(env_fn, settings, max_episode_steps, pre_wrappers, extra_wrappers, {})
+            world_env_factory(env_fn, settings, max_episode_steps, pre_wrappers, extra_wrappers, {})
             for env_fn in env_fns
         ]
-        return cls._over(EnvPool(factories, observations=False, **pool_options))
+        return cls._over(EnvPool(factories, observations=False, **pool_options), settings)
 
     @classmethod
     def from_pool(cls, pool: EnvPool) -> World:
@@ -162,168 +161,114 @@ class World:
         for name in ("num_envs", "reset", "step"):
             if not hasattr(pool, name):
                 raise TypeError(f"from_pool takes an EnvPool, found {pool!r} without {name}")
-        return cls._over(pool)
+        return cls._over(pool, UNKNOWN_SETTINGS)
 
     @classmethod
-    def _over(cls, pool: EnvPool) -> World:
+    def _over(cls, pool: EnvPool, settings: InfoSettings) -> World:
         world = cls.__new__(cls)
-        world._take(pool)
+        Driver.__init__(world, pool)
+        world._settings = settings
         return world
-
-    def _take(self, pool: EnvPool) -> None:
-        self.envs = pool
-        self.num_envs = pool.num_envs
-        self.policy: Policy | None = None
-        self._zero()
-
-    def _zero(self) -> None:
-        self.rewards: npt.NDArray[Any] = np.zeros(self.num_envs, np.float32)
-        self.terminateds: Bools = np.zeros(self.num_envs, np.bool_)
-        self.truncateds: Bools = np.zeros(self.num_envs, np.bool_)
-
-    @property
-    def infos(self) -> Infos:
-        """The pool's latest infos, `(N, 1, ...)` each; `{}` before the first reset."""
-        return self.envs.infos
-
-    def set_policy(self, policy: Policy) -> None:
-        """Take a policy, tell it of the pool and, where it has a seed, seed it.
-
-        Args:
-            policy: Has `get_action(infos)`. Where there is a `set_env` it is called with the pool;
-                where there are `seed` (not None) and `_set_seed`, the one is passed to the other.
-        """
-        if not callable(getattr(policy, "get_action", None)):
-            raise TypeError(f"a policy must have get_action(infos), found {policy!r}")
-        if hasattr(policy, "set_env"):
-            policy.set_env(self.envs)
-        seed = getattr(policy, "seed", None)
-        if seed is not None and hasattr(policy, "_set_seed"):
-            policy._set_seed(seed)
-        self.policy = policy
-
-    def reset(
-        self,
-        seed: int | Sequence[int | None] | None = None,
-        options: Options | Sequence[Options | None] | None = None,
-        mask: Any = None,
-    ) -> tuple[Any, Infos]:
-        """Reset the environments of `mask` (`(N,) bool`, None = all) and zero their rows here.
-
-        The arguments and the result are those of `EnvPool.reset`.
-        """
-        result = self.envs.reset(seed=seed, options=options, mask=mask)
-        if mask is None:
-            self._zero()
-        else:
-            self.rewards = np.where(mask, np.zeros_like(self.rewards), self.rewards)
-            self.terminateds = np.where(mask, False, self.terminateds)
-            self.truncateds = np.where(mask, False, self.truncateds)
-        return result
-
-    def rollout(
-        self,
-        episodes: int | None = None,
-        max_steps: int | None = None,
-        seed: int | None = None,
-        options: Options | Sequence[Options | None] | None = None,
-        mode: Mode = "auto",
-        schedule: str = "lockstep",
-        min_ready: int | None = None,
-    ) -> Iterator[TimeStep]:
-        """Drive the policy; yields one `TimeStep` after each reset and each step.
-
-        Args:
-            episodes, max_steps, seed, options, mode: See `swm_async.rollout.rollout`.
-            schedule: "lockstep": all running environments are stepped at once.
-            min_ready: Has no meaning with lockstep.
-
-        Raises:
-            RuntimeError: No policy is set.
-            ValueError, TypeError: An argument is wrong; nothing has moved.
-        """
-        if schedule != "lockstep":
-            raise ValueError(
-                f"schedule must be 'lockstep', the only one so far, found {schedule!r}"
-            )
-        if min_ready is not None:
-            raise ValueError(f"min_ready has no meaning with lockstep, found {min_ready!r}")
-        if self.policy is None:
-            raise RuntimeError("no policy set: call world.set_policy(policy) first")
-        steps = rollout(
-            self.envs,
-            self.policy.get_action,
-            episodes=episodes,
-            max_steps=max_steps,
-            seed=seed,
-            options=options,
-            mode=mode,
-        )
-        return self._follow(steps)
-
-    def _follow(self, steps: Iterator[TimeStep]) -> Iterator[TimeStep]:
-        for step in steps:
-            self.rewards = step.rewards
-            self.terminateds = step.terminateds
-            self.truncateds = step.truncateds
-            yield step
 
     def evaluate(
         self,
         episodes: int | None = None,
         seed: int | None = None,
         options: Options | Sequence[Options | None] | None = None,
-        video: Any = None,
+        video: str | os.PathLike[str] | None = None,
         reset_mode: Mode | None = None,
         dataset: Any = None,
-        episodes_idx: Any = None,
-        start_steps: Any = None,
+        episodes_idx: Sequence[int] | None = None,
+        start_steps: Sequence[int] | None = None,
         goal_offset: int | None = None,
         eval_budget: int | None = None,
-        callables: Any = None,
+        callables: Sequence[Mapping[str, Any]] | None = None,
         success: Success = None,
         progress: bool = False,
-    ) -> dict[str, Any]:
+    ) -> Results:
         """Run `E` episodes and return what each came to, in the order in which they started.
 
+        With a `dataset`, episode `e` starts in the state that was recorded at step
+        `start_steps[e]` of episode `episodes_idx[e]`, and aims at the one `goal_offset` steps
+        later: `swm_async.replay.Replay` tells how the environments are brought there, and
+        `docs/contract.md`, Dataset evaluation, every rule.
+
         Args:
-            episodes: `E`; None = one per environment.
-            seed: Episode `k` is seeded `seed + k`; None draws a seed, see `seeds` of the result.
+            episodes: `E`; None = one per environment, or per entry of `episodes_idx`.
+            seed: Episode `k` is seeded `seed + k`; None draws a seed, see `seeds` of the result. A
+                dataset's column `seed` counts in its place.
             options: Reset options, one mapping or a list of one per episode.
-            reset_mode: "auto" (None) or "wait", see `swm_async.rollout.rollout`.
-            video, dataset, …, callables: Not available yet.
+            video: A folder for one video per episode: `episode_<k>.mp4`, or with a dataset
+                `env_<e>.mp4` with agent, dataset and goal side by side.
+            reset_mode: "auto" or "wait", see `swm_async.rollout.rollout`. None is "auto", with a
+                dataset "wait".
+            dataset: Has `load_chunk`, see `swm_async.passages.load_passages`.
+            episodes_idx: `(E,)` episodes of the dataset.
+            start_steps: `(E,)` steps at which the episodes start.
+            goal_offset: The goal is the state so many steps later.
+            eval_budget: An episode that is not over after so many steps counts as truncated.
+            callables: How environments without `reset_options_from_dataset` are brought into the
+                recorded state: see `Replay`.
             success: An episode succeeds if it terminated (None), if its last info of this key is
                 true, or if this function of its last infos (a dict of its own values) says so.
             progress: Show a progress bar of episodes on standard error.
 
         Returns:
-            `success_rate` (percent) and the arrays over episodes `episode_successes` `(E,) bool`,
-            `seeds` `(E,) int64`, `episode_returns` `(E,) float64` (sums of the float64 rewards),
-            `episode_lengths` `(E,) int64`, `episode_terminated`, `episode_truncated` `(E,) bool`.
+            A dict with `success_rate` (percent) and the arrays over episodes `episode_successes`
+            `(E,) bool`, `seeds` `(E,) int64`, `episode_returns` `(E,) float64` (sums of the
+            float64 rewards), `episode_lengths` `(E,) int64`, `episode_terminated`,
+            `episode_truncated` `(E,) bool`; printed, it shows its summary.
 
         Raises:
             RuntimeError: No policy is set.
+            ImportError: A video is wanted and imageio is missing.
             ValueError, TypeError: An argument is wrong; nothing has moved.
         """
-        later = {
-            "video": video,
-            "dataset": dataset,
-            "episodes_idx": episodes_idx,
-            "start_steps": start_steps,
-            "goal_offset": goal_offset,
-            "eval_budget": eval_budget,
-            "callables": callables,
-        }
-        if unavailable := [name for name, value in later.items() if value is not None]:
-            raise ValueError(f"evaluate cannot take {', '.join(unavailable)} yet: episodes only")
+        self._policy()
+        if video is not None:
+            self._check_pixels()
+        replay: Replay | None = None
+        if dataset is None:
+            refuse_without_dataset(
+                episodes_idx=episodes_idx,
+                start_steps=start_steps,
+                goal_offset=goal_offset,
+                eval_budget=eval_budget,
+                callables=callables,
+            )
+        else:
+            replay = Replay(
+                self.envs,
+                load_passages(
+                    dataset, episodes_idx, start_steps, goal_offset, with_images=video is not None
+                ),
+                settings=self._settings,
+                options=options,
+                callables=callables,
+            )
+            episodes, options = replay.count(episodes), replay.options
+        if reset_mode is None:
+            reset_mode = "auto" if replay is None else "wait"
         count = self.num_envs if episodes is None else episodes
-        mode: Mode = "auto" if reset_mode is None else reset_mode
-        steps = self.rollout(count, seed=seed, options=options, mode=mode)
+        seeds = seed if replay is None or replay.seeds is None else replay.seeds
+        steps = self._run(count, None, seeds, options, reset_mode, eval_budget, replay)
         tally = Tally(self.num_envs, count, success)
-        with _progress_bar(count, progress) as advance:
+        videos = None if video is None else self._videos(video, replay)
+        with progress_bar(count, "evaluate", shown=progress) as advance:
             for step in steps:
+                if videos is not None:
+                    videos.add(step)
                 advance(tally.add(step))
         return tally.results()
+
+    def _check_pixels(self) -> None:
+        if not self._settings.add_pixels and self._settings is not UNKNOWN_SETTINGS:
+            raise ValueError("a video needs pixels: give the World add_pixels=True and image_shape")
+
+    def _videos(self, folder: str | os.PathLike[str], replay: Replay | None) -> EpisodeVideos:
+        if replay is None:
+            return EpisodeVideos(folder, self.num_envs)
+        return ReplayVideos(folder, self.num_envs, replay.passages, self._settings)
 
     def collect(self, path: Any = None, **arguments: Any) -> None:
         """Record episodes. Not available yet.
@@ -333,83 +278,22 @@ class World:
         """
         raise RuntimeError("World.collect is not available yet: iterate over World.rollout instead")
 
-    def render_grid(self, path: Any = None) -> Any:
-        """Draw all environments in one picture. Not available yet.
+    def render_grid(self, path: str | os.PathLike[str] | None = None) -> Frame:
+        """Render all environments into one picture, as nearly square as possible.
+
+        Environments that were never reset leave their place empty.
+
+        Args:
+            path: Where to write it, in the format that the suffix tells; needs pillow.
+
+        Returns:
+            The picture, `(H, W, 3) uint8`.
 
         Raises:
-            RuntimeError: Always.
+            ValueError: An environment renders no image.
+            ImportError: A path is given and pillow is missing.
         """
-        raise RuntimeError("World.render_grid is not available yet: use world.envs.render()")
-
-    def close(self) -> None:
-        """Close the pool; a second call does nothing."""
-        self.envs.close()
-
-    def __enter__(self) -> World:
-        """Return the World itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the World."""
-        self.close()
-
-
-def _num_envs(num_envs: Any) -> int:
-    if num_envs is None:
-        raise TypeError("World needs num_envs, the number of environments")
-    if isinstance(num_envs, bool) or not hasattr(num_envs, "__index__") or num_envs < 1:
-        raise ValueError(f"num_envs must be an integer >= 1, found {num_envs!r}")
-    return int(num_envs)
-
-
-def _wrapped(
-    source: Any,
-    settings: InfoSettings,
-    max_episode_steps: int | None,
-    pre_wrappers: Any,
-    extra_wrappers: Any,
-    make_kwargs: dict[str, Any],
-) -> WorldEnvFactory:
-    """Check what one environment is made of and return its factory."""
-    made_by_id = isinstance(source, str | EnvSpec)
-    if isinstance(source, gymnasium.Env) or not (made_by_id or callable(source)):
-        raise TypeError(
-            f"an environment is given by its id, its EnvSpec or a factory, found {source!r}"
-        )
-    if make_kwargs and not made_by_id:
-        raise TypeError(f"a factory takes no arguments, found {sorted(make_kwargs)}")
-    for name, wrappers in (("pre_wrappers", pre_wrappers), ("extra_wrappers", extra_wrappers)):
-        if callable(wrappers) or not all(map(callable, wrappers or ())):
-            raise TypeError(f"{name} must be a list of functions environment -> environment")
-    limit: Any = max_episode_steps
-    if limit is DEFAULT_MAX_EPISODE_STEPS and not made_by_id:
-        limit = None
-    if limit is not None and (not isinstance(limit, int) or (limit < 1 and limit != -1)):
-        raise ValueError(f"max_episode_steps must be an integer >= 1 or None, found {limit!r}")
-    return WorldEnvFactory(
-        source,
-        settings,
-        None if limit is None else int(limit),
-        tuple(pre_wrappers or ()),
-        tuple(extra_wrappers or ()),
-        make_kwargs,
-    )
-
-
-@contextmanager
-def _progress_bar(total: int, shown: bool) -> Iterator[Callable[[int], object]]:
-    """Yield a function that moves the bar on by so many episodes."""
-    if not shown:
-        yield _ignore
-        return
-    with tqdm(total=total, desc="evaluate", unit="episode") as bar:
-        yield bar.update
-
-
-def _ignore(count: int) -> None:
-    """Show nothing."""
+        picture = rendered_grid(self.envs)
+        if path is not None:
+            save_picture(picture, Path(path))
+        return picture
