@@ -6,6 +6,8 @@ they met; what is raised and what is returned to a caller is decided by whoever 
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,7 @@ from swm_async.actions import ActionWriter, pickle_objects
 from swm_async.backends.base import Backend, Lost, ShardRange
 from swm_async.backends.interrupts import interrupts_held
 from swm_async.diagnosis import env_error, info_error, lost_error, warn_of
-from swm_async.errors import PoolError, name_environments
+from swm_async.errors import PoolError, SpacesDiffer, name_environments
 from swm_async.exchange import Exchange
 from swm_async.infos import InfoStore, LateRows
 from swm_async.reproduce import Recorder
@@ -28,15 +30,19 @@ from swm_workers.attributes import Operation, Result
 from swm_workers.layout import Array
 from swm_workers.protocol import (
     ALL,
+    SAME_STEP,
     Built,
     Command,
     Failure,
     Problem,
     Report,
     ResetArguments,
+    Role,
     WorkerStats,
 )
 from swm_workers.spaces import Space, control_size, control_views, leaves, same_space
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 class _InFlight(NamedTuple):
@@ -72,8 +78,16 @@ class Engine:
         step_timeout_s: float | None,
         recorder: Recorder,
         restarts: Restarts | None = None,
+        check_spaces: bool = True,
+        resets: int = 0,
     ) -> None:
         self.num_envs = num_envs
+        self.whole: list[tuple[int, Role, bytes]] = []
+        """Parts of the last step's or reset's reports that travelled whole."""
+        self.lock = threading.RLock()
+        """Held by whoever drives the engine, so that calls of several threads take turns."""
+        self._check_spaces = check_spaces
+        self._resets = resets
         self.restarts = restarts
         self._recorder = recorder
         self.shards: Sequence[ShardRange] = backend.shards
@@ -93,6 +107,7 @@ class Engine:
             backend.close(10.0, polite=True)
             raise
         self.close_at_exit = weakref.finalize(self, _finalize, backend, self.store)
+        _engines.add(self)
 
     def _build(self) -> tuple[Space, Space]:
         results = self._backend.build(self._start_deadline())
@@ -105,6 +120,8 @@ class Engine:
         built = [result for result in results if isinstance(result, Built)]
         spaces = [snapshot.loads(result.spaces or b"") for result in built]
         for shard, result, found in zip(self.shards, built, spaces, strict=True):
+            if not self._check_spaces:
+                break
             for k, name in enumerate(("action_space", "observation_space")):
                 if not same_space(spaces[0][k], found[k]):
                     raise _different(shard.first, name, repr(spaces[0][k]), repr(found[k]))
@@ -116,11 +133,13 @@ class Engine:
         count, backend = self.num_envs, self._backend
         action_leaves = leaves(self.action_space)
         observed = leaves(self.observation_space) if observations else ()
+        # What a reset within a step would hide has places of its own behind the others.
+        kept = observed * 2 if self._resets == SAME_STEP else observed
         block = backend.new_block(control_size(count, action_leaves))
         self.control = control_views(block.buffer, count, action_leaves)
         self.actions = ActionWriter(self.action_space, action_leaves, count, self.control.actions)
         try:
-            self.store = InfoStore(count, observed, block, backend.new_block)
+            self.store = InfoStore(count, kept, block, backend.new_block)
         except BaseException:
             block.close()
             raise
@@ -134,6 +153,7 @@ class Engine:
         self._restarts_of_workers = np.zeros(len(self.shards), np.int64)
         self._all_workers = range(len(self.shards))
         self._all_flags = [ALL] * len(self.shards)
+        self._all_step_flags = [ALL | self._resets] * len(self.shards)
         self._worker_of = np.repeat(
             np.arange(len(self.shards)), [s.last - s.first for s in self.shards]
         )
@@ -193,7 +213,7 @@ class Engine:
 
         ``objects`` are the action leaves of these rows that are not in shared memory.
         """
-        workers, flags = self._select(selected)
+        workers, flags = self._select(selected, self._resets)
         taken = self._all_rows if rows is None else rows
         arguments = None if objects is None else self._object_arguments(taken, workers, objects)
         if self._recorder.with_actions:
@@ -205,6 +225,7 @@ class Engine:
         else:
             self.episode_steps[rows] += 1
         errors: list[PoolError] = []
+        self.whole = []
         for reply in replies:
             if reply is not None:
                 errors = self._judge("step", taken, self._digest(taken, workers, replies))
@@ -289,7 +310,8 @@ class Engine:
 
     def abandon(self) -> None:
         """In a forked child: refuse every further call, and leave the parent's workers alone."""
-        if self.closed_because is None:
+        self.lock = threading.RLock()  # another thread of the parent may have held the old one
+        if self.closed_because is None and not self._backend.in_process:
             self.closed_because = (
                 "this process was forked from the one that built it; build a pool of its own here"
             )
@@ -335,17 +357,19 @@ class Engine:
             for w in workers
         }
 
-    def _select(self, selected: Array | None) -> tuple[Sequence[int], Sequence[int]]:
+    def _select(
+        self, selected: Array | None, resets: int = 0
+    ) -> tuple[Sequence[int], Sequence[int]]:
         """Which workers to ask, with which flags; writes the mask where it is needed."""
         if selected is None:
-            return self._all_workers, self._all_flags
+            return self._all_workers, self._all_step_flags if resets else self._all_flags
         raw = selected.tobytes()
         workers, flags = [], []
         for w, (first, last) in enumerate(self.shards):
             taking_part = raw.count(1, first, last)
             if taking_part:
                 workers.append(w)
-                flags.append(ALL if taking_part == last - first else 0)
+                flags.append(resets | (ALL if taking_part == last - first else 0))
         self.control.mask[...] = selected
         return workers, flags
 
@@ -363,6 +387,7 @@ class Engine:
         reports = [reply for _, reply in pairs if isinstance(reply, Report)]
         lost = {w: reply for w, reply in pairs if isinstance(reply, Lost)}
         failures = [failure for report in reports for failure in report.failures]
+        self.whole = [part for report in reports for part in report.whole]
         failed = {failure.env_index for failure in failures}
         failed |= {i for w in lost for i in rows.tolist() if i in self.shards[w].indices}
         if failed:
@@ -498,11 +523,19 @@ def _of_shard(
     )
 
 
-def _different(env_index: int, name: str, expected: str, found: str) -> ValueError:
-    return ValueError(
+def _different(env_index: int, name: str, expected: str, found: str) -> SpacesDiffer:
+    return SpacesDiffer(
         f"all environments need the same {name}; environment {env_index} differs: "
         f"expected {expected}, found {found}"
     )
+
+
+def _abandon_all() -> None:
+    for engine in list(_engines):
+        engine.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 def _finalize(backend: Backend, store: InfoStore) -> None:

@@ -28,9 +28,17 @@ __all__ = [
     "InfoValueError",
     "PoolError",
     "RemoteTraceback",
+    "SpacesDiffer",
     "WorkerDied",
     "WorkerTimeout",
 ]
+
+
+class SpacesDiffer(ValueError, RuntimeError):
+    """The environments of a pool do not have equal spaces.
+
+    Gymnasium's vector environments raise ``RuntimeError`` here, so this is one as well.
+    """
 
 
 class PoolError(RuntimeError):

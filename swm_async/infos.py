@@ -90,6 +90,8 @@ class _Generation:
         self.flags: dict[str, tuple[Array, Array]] = {}
         self.observations: list[Array | list[Any]] = []
         self.blocks: set[int] = set()
+        self.sent_with: set[int] = set()
+        """The blocks that were live when workers were told of the layout."""
 
 
 class InfoStore:
@@ -147,14 +149,21 @@ class InfoStore:
 
     def update(self) -> LayoutUpdate:
         """What a worker has to know to write under the layout in force."""
-        live = {0} | self._now.blocks | (self._spare.blocks if self._spare is not None else set())
+        live = self._now.sent_with = self._live_blocks()
         sizes = tuple(BlockSize(number, self._blocks[number].size) for number in sorted(live))
         return LayoutUpdate(self._now.layout, sizes)
 
     def live_versions(self) -> set[int]:
         """The layouts that can come into force again without being sent anew."""
-        spare = set() if self._spare is None else {self._spare.layout.version}
-        return spare | {self._now.layout.version}
+        spare = self._spare
+        # A worker forgets a layout with the first of the blocks that it came with.
+        if spare is None or not spare.sent_with <= self._live_blocks():
+            return {self._now.layout.version}
+        return {self._now.layout.version, spare.layout.version}
+
+    def _live_blocks(self) -> set[int]:
+        spare = set() if self._spare is None else self._spare.blocks
+        return {0} | self._now.blocks | spare
 
     def renew(self) -> None:
         """Start new arrays for a full reset; those handed out before keep their values."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +16,20 @@ from swm_async.errors import PoolError
 from swm_async.infos import LateRows
 from swm_async.overlap import Arrived, Overlap, Task
 from swm_workers.layout import Array
-from swm_workers.protocol import ALL, Command, Report, ResetArguments
+from swm_workers.protocol import ALL, Command, Report, ResetArguments, Role
+
+
+class Unlocked:
+    """Gives a lock up while its holder waits."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.release()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.acquire()
 
 
 class OverlappingEngine(Engine):
@@ -33,6 +47,7 @@ class OverlappingEngine(Engine):
             self.put_in_doubt,
         )
         self._unraised: list[PoolError] = []
+        self._whole_gathered: list[tuple[int, Role, bytes]] = []
 
     def make_way(self, rows: Array | None) -> None:
         """Let the workers of these rows, which must be idle, finish what they are at.
@@ -81,14 +96,14 @@ class OverlappingEngine(Engine):
         self._start(Command.RESET, rows, workers, arguments)
         self._some_need_reset = bool(self.need_reset.any())
 
-    def receive(
+    def await_rows(
         self,
         wanted: Array,
         need: int,
         timeout_s: float | None,
         unlocked: AbstractContextManager[Any],
-    ) -> tuple[Array, list[PoolError]]:
-        """Wait until ``need`` of the wanted busy rows are done; hands over all that are.
+    ) -> bool:
+        """Wait until ``need`` of the wanted busy rows are done.
 
         Args:
             wanted: env indices.
@@ -97,20 +112,24 @@ class OverlappingEngine(Engine):
             unlocked: entered while waiting.
 
         Returns:
-            The rows that are idle from now on, and the errors that they met.
+            Whether all of them are done.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while workers := self.overlap.concerned(wanted):
             patience = None if deadline is None else max(0.0, deadline - time.monotonic())
             if self.overlap.count_arrived(wanted) >= need:
                 patience = 0.0  # enough; what else has come by now is taken along
-            if not self._advance(workers, patience, unlocked):
-                break
-            if self.closed_because is not None:
+            if not self._advance(workers, patience, unlocked) or self.closed_because is not None:
                 break
         self._take_in()
+        return not self.overlap.concerned(wanted)
+
+    def hand_over(self, wanted: Array) -> tuple[Array, list[PoolError]]:
+        """Make the wanted rows idle that are done; returns them and the errors that they met."""
         rows = self.overlap.hand_over(wanted)
         taken = set(rows.tolist())
+        self.whole = [part for part in self._whole_gathered if part[0] in taken]
+        self._whole_gathered = [part for part in self._whole_gathered if part[0] not in taken]
         is_over = self.closed_because is not None
         errors = [e for e in self._unraised if is_over or taken & set(e.env_indices)]
         self._unraised = [e for e in self._unraised if e not in errors]
@@ -161,6 +180,7 @@ class OverlappingEngine(Engine):
             late = [LateRows(each.sent.version, each.sent.task.rows.tolist()) for each in group]
             workers = [task.worker for task in tasks]
             outcome = self._digest(rows, workers, [each.reply for each in group], late=late)
+            self._whole_gathered += self.whole
             errors = self._judge(command, rows, outcome)
             self._unraised += errors
             if kind == Command.RESET and outcome.failed and not errors:
@@ -176,11 +196,12 @@ class OverlappingEngine(Engine):
     def _show_mask(self, task: Task) -> int:
         """Write the mask of one worker's rows, which it reads when its command begins."""
         first, last = self.shards[task.worker]
+        resets = self._resets if task.kind == Command.STEP else 0
         if len(task.rows) == last - first:
-            return ALL
+            return ALL | resets
         self.control.mask[first:last] = False
         self.control.mask[task.rows] = True
-        return 0
+        return resets
 
     def _moving_rows(self) -> Sequence[int]:
         moving: list[int] = np.flatnonzero(self.overlap.in_flight).tolist()

@@ -6,11 +6,8 @@ processes nor pipes nor memory.
 
 from __future__ import annotations
 
-import os
-import threading
 import warnings
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
@@ -20,6 +17,7 @@ import numpy as np
 from gymnasium.error import NoAsyncCallError
 from gymnasium.vector.utils import batch_space
 
+from swm_async.access import EnvAccess
 from swm_async.arguments import (
     check_mask,
     check_num_workers,
@@ -33,22 +31,18 @@ from swm_async.backends.process import ProcessBackend
 from swm_async.backends.serial import SerialBackend
 from swm_async.copies import private_copy
 from swm_async.diagnosis import env_error, warn_of
-from swm_async.errors import EnvError, PoolError
-from swm_async.handles import RemoteEnvs, RemoteMethod, RemotePart
-from swm_async.overlapping import OverlappingEngine
+from swm_async.errors import PoolError
+from swm_async.overlapping import OverlappingEngine, Unlocked
 from swm_async.reproduce import Recorder
 from swm_async.restarts import Restarts
-from swm_workers import snapshot
-from swm_workers.attributes import Found, Operation, Result, Verb, variation_space
+from swm_workers.attributes import Operation, Verb, variation_space
 from swm_workers.layout import Array
 from swm_workers.spaces import Space, assemble
 
 StepResult: TypeAlias = tuple[Any, Array, Array, Array, dict[str, Any]]
 
-_pools: weakref.WeakSet[EnvPool] = weakref.WeakSet()
 
-
-class EnvPool:
+class EnvPool(EnvAccess):
     """Many environments, stepped in parallel, with masks and shared infos.
 
     Letters: ``N`` = num_envs. A mask is ``(N,) bool``, True = takes part. Infos are arrays
@@ -113,16 +107,17 @@ class EnvPool:
         else:
             shards = split(self.num_envs, self.num_workers)
             hosts = ProcessBackend(factories, shards, threads_per_worker)
-        self._lock = threading.RLock()
         self._copy = copy
-        self._engine = OverlappingEngine(
-            hosts,
-            num_envs=self.num_envs,
-            observations=observations,
-            start_timeout_s=start_timeout_s,
-            step_timeout_s=step_timeout_s,
-            recorder=Recorder(factories, with_actions=record_actions),
-            restarts=Restarts(self.num_envs, max_restarts) if on_failure == "restart" else None,
+        super().__init__(
+            OverlappingEngine(
+                hosts,
+                num_envs=self.num_envs,
+                observations=observations,
+                start_timeout_s=start_timeout_s,
+                step_timeout_s=step_timeout_s,
+                recorder=Recorder(factories, with_actions=record_actions),
+                restarts=Restarts(self.num_envs, max_restarts) if on_failure == "restart" else None,
+            )
         )
         self._observed = observations
         self._one_array = observations and not copy and self._engine.has_one_observation_array
@@ -130,15 +125,8 @@ class EnvPool:
         self.single_observation_space: Space = self._engine.observation_space
         self.action_space: Space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space: Space = batch_space(self.single_observation_space, self.num_envs)
-        self._handle_spaces: dict[tuple[int, str], Space] = {}
-        _pools.add(self)
 
     # State.
-
-    @property
-    def envs(self) -> RemoteEnvs:
-        """A handle for each environment, which behaves like the environment itself."""
-        return RemoteEnvs(self)
 
     @property
     def seeds(self) -> Array:
@@ -195,7 +183,7 @@ class EnvPool:
             TypeError, ValueError: wrong arguments; no environment has moved.
             EnvError, WorkerDied, WorkerTimeout: an environment or a worker failed.
         """
-        with self._lock:
+        with self._engine.lock:
             self._engine.check_usable()
             selected = check_mask(mask, self.num_envs)
             seeds = check_seeds(seed, self.num_envs)
@@ -226,7 +214,7 @@ class EnvPool:
             EnvError, WorkerDied, WorkerTimeout: an environment or a worker failed.
         """
         engine = self._engine
-        with self._lock:
+        with self._engine.lock:
             engine.check_usable()
             rows = None
             selected = check_mask(mask, self.num_envs)
@@ -275,7 +263,7 @@ class EnvPool:
             AlreadyPendingCallError: a selected environment is busy.
             ResetNeeded: a selected environment was never reset, or has failed.
         """
-        with self._lock:
+        with self._engine.lock:
             self._engine.check_usable()
             rows = self._rows(mask)
             self._engine.check_idle(rows)
@@ -289,7 +277,7 @@ class EnvPool:
         The arrays stay the same objects, also without a mask. Arguments and errors are those
         of ``reset`` and ``send``.
         """
-        with self._lock:
+        with self._engine.lock:
             self._engine.check_usable()
             rows = self._rows(mask)
             seeds = check_seeds(seed, self.num_envs)
@@ -315,7 +303,7 @@ class EnvPool:
             NoAsyncCallError: none of the environments is busy.
             EnvError, WorkerDied, WorkerTimeout: an environment or a worker failed.
         """
-        with self._lock:
+        with self._engine.lock:
             engine = self._engine
             engine.check_usable()
             selected = check_mask(mask, self.num_envs)
@@ -327,7 +315,8 @@ class EnvPool:
             if not len(wanted):
                 raise NoAsyncCallError("no environment of the mask is busy; send first", "recv")
             need = len(wanted) if min_envs is None else min(min_envs, len(wanted))
-            rows, errors = engine.receive(wanted, need, timeout_s, _Unlocked(self._lock))
+            engine.await_rows(wanted, need, timeout_s, Unlocked(engine.lock))
+            rows, errors = engine.hand_over(wanted)
             ready = np.zeros(self.num_envs, np.bool_)
             ready[rows] = True
             result = (*self._step_result(rows), ready)
@@ -394,7 +383,7 @@ class EnvPool:
             EnvError: a method raised; its environment needs no reset.
         """
         pickled = cloudpickle.dumps((args, kwargs))
-        return self._call(mask, lambda i: Operation(Verb.CALL, (), name, pickled))
+        return self._operate_all(mask, lambda i: Operation(Verb.CALL, (), name, pickled))
 
     def call_each(self, name: str, args_list: Sequence[Any], mask: Any = None) -> list[Any]:
         """Call a method of every selected environment with arguments of its own.
@@ -411,14 +400,14 @@ class EnvPool:
             args = args_list[i] if isinstance(args_list[i], (tuple, list)) else (args_list[i],)
             return Operation(Verb.CALL, (), name, cloudpickle.dumps((tuple(args), {})))
 
-        return self._call(mask, operation)
+        return self._operate_all(mask, operation)
 
     def get_attr(self, name: str, mask: Any = None) -> list[Any]:
         """N values of an attribute, None in the rows that took no part.
 
         Methods, and objects that cannot be copied, come back as handles.
         """
-        return self._call(mask, lambda i: Operation(Verb.GET, (), name))
+        return self._operate_all(mask, lambda i: Operation(Verb.GET, (), name))
 
     def set_attr(self, name: str, values: Any, mask: Any = None) -> None:
         """Set an attribute on the object that owns it, through wrappers.
@@ -433,7 +422,7 @@ class EnvPool:
             pickled = [cloudpickle.dumps(value) for value in values]
         else:
             pickled = [cloudpickle.dumps(values)] * self.num_envs
-        self._call(mask, lambda i: Operation(Verb.SET, (), name, pickled[i]))
+        self._operate_all(mask, lambda i: Operation(Verb.SET, (), name, pickled[i]))
 
     def render(self, mask: Any = None) -> list[Any]:
         """N frames, None in the rows that took no part."""
@@ -449,63 +438,10 @@ class EnvPool:
             and ``extra_keys``, a dict of the info keys that travelled outside shared memory
             with their bytes.
         """
-        with self._lock:
+        with self._engine.lock:
             self._engine.check_usable()
             self._engine.make_way(None)
             return self._engine.stats()
-
-    def operate(self, env_index: int, operation: Operation) -> Result:
-        """Carry out one operation in one environment; what handles are made of.
-
-        Raises:
-            BaseException: what the environment raised, with its own type where possible.
-        """
-        with self._lock:
-            self._engine.check_usable()
-            self._engine.make_way(np.array([env_index]))
-            results, errors = self._engine.operate({env_index: operation})
-            if errors:
-                own = errors[0].failures[0].exception if isinstance(errors[0], EnvError) else None
-                raise errors[0] if own is None else own
-            if operation.path == () and operation.verb is Verb.CALL:
-                self._note_handle(env_index, operation)
-            return results[env_index]
-
-    def handle_space(self, env_index: int, name: str) -> Any:
-        """The space of an environment's handle, kept so that sampling advances it."""
-        key = (env_index, name)
-        if key not in self._handle_spaces:
-            self._handle_spaces[key] = self.operate(env_index, Operation(Verb.GET, (), name)).value
-        return self._handle_spaces[key]
-
-    def _note_handle(self, env_index: int, operation: Operation) -> None:
-        """A reset or step through a handle counts, although the pool's rows do not change."""
-        if operation.name == "reset":
-            _, kwargs = snapshot.loads(operation.arguments or b"")
-            self._engine.note_reset(env_index, kwargs.get("seed"))
-        elif operation.name == "step":
-            self._engine.episode_steps[env_index] += 1
-
-    def _call(self, mask: Any, make: Callable[[int], Operation]) -> list[Any]:
-        with self._lock:
-            self._engine.check_usable()
-            selected = check_mask(mask, self.num_envs)
-            rows = range(self.num_envs) if selected is None else np.flatnonzero(selected).tolist()
-            operations = {i: make(i) for i in rows}
-            self._engine.make_way(np.array(rows, np.int64))
-            results, errors = self._engine.operate(operations)
-            answers: list[Any] = [None] * self.num_envs
-            for i, result in results.items():
-                answers[i] = self._answer(i, operations[i].name, result)
-            self._raise(errors, answers)
-            return answers
-
-    def _answer(self, i: int, name: str, result: Result) -> Any:
-        if result.found is Found.METHOD:
-            return RemoteMethod(self, i, (), name)
-        if result.found is Found.PART:
-            return RemotePart(self, i, (name,), result.value)
-        return result.value
 
     def _check_count(self, values: Sequence[Any], name: str) -> None:
         if len(values) != self.num_envs:
@@ -525,7 +461,7 @@ class EnvPool:
         Raises:
             EnvError: environments raised while they closed; everything has ended all the same.
         """
-        with self._lock:
+        with self._engine.lock:
             failures = self._engine.close(timeout, "it was closed")
         if failures:
             raise env_error(failures, None, None)
@@ -542,31 +478,13 @@ class EnvPool:
         if error is None:
             self.close()
             return
-        with self._lock:
+        with self._engine.lock:
             # Raising here would hide the error that is under way.
             warn_of(self._engine.close(10.0, "it was closed"))
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         return f"EnvPool(num_envs={self.num_envs}, num_workers={self.num_workers}{state})"
-
-    def _abandon(self) -> None:
-        self._lock = threading.RLock()  # another thread of the parent may have held the old one
-        if self.num_workers > 0:
-            self._engine.abandon()
-
-
-class _Unlocked:
-    """Gives a lock up while its holder waits."""
-
-    def __init__(self, lock: threading.RLock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        self._lock.release()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.acquire()
 
 
 def _check_factories(env_fns: Any) -> list[EnvFn]:
@@ -601,11 +519,3 @@ def _check_integer(number: Any, name: str, least: int) -> None:
         raise TypeError(f"{name} must be an integer; found {type(number).__name__}")
     if number < least:
         raise ValueError(f"{name} must be at least {least}; found {number}")
-
-
-def _abandon_all() -> None:
-    for pool in list(_pools):
-        pool._abandon()
-
-
-os.register_at_fork(after_in_child=_abandon_all)

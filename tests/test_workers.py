@@ -12,11 +12,10 @@ import time
 from functools import partial
 
 import gymnasium
-import numpy as np
 import pytest
 from gymnasium.error import ClosedEnvironmentError
-from probe_env import Probe
 
+from probe_env import Probe
 from swm_async import EnvError, EnvPool, WorkerDied
 
 SCRIPT_PATH = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -45,6 +45,8 @@ class Backend(Protocol):
     """Workers by number, 0 … num_workers - 1."""
 
     shards: Sequence[ShardRange]
+    in_process: bool
+    """Whether the environments live in the caller's process."""
 
     def build(self, deadline: float | None) -> list[Built | Lost]:
         """Start every worker and let it build its environments, all in parallel."""

@@ -311,9 +311,17 @@ class WorkerProcess:
 class ProcessBackend:
     """A pool's workers, one shard each."""
 
+    in_process = False
+
     def __init__(
-        self, env_fns: Sequence[EnvFn], shards: Sequence[ShardRange], threads: int | None
+        self,
+        env_fns: Sequence[EnvFn],
+        shards: Sequence[ShardRange],
+        threads: int | None,
+        *,
+        whole_infos: bool = False,
     ) -> None:
+        self._whole_infos = whole_infos
         self.shards: Sequence[ShardRange] = list(shards)
         self._env_fns = list(env_fns)
         self._threads = threads
@@ -349,7 +357,12 @@ class ProcessBackend:
         for first, last in self.shards:
             factories = pickle_factories(self._env_fns[first:last], first)
             arguments = BuildArguments(
-                first, len(self._env_fns), factories, registered, tuple(sys.argv)
+                first,
+                len(self._env_fns),
+                factories,
+                registered,
+                self._whole_infos,
+                tuple(sys.argv),
             )
             body = CommandBody(None, arguments)
             payloads.append(pickle.dumps(body, pickle.HIGHEST_PROTOCOL))

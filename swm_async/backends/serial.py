@@ -20,10 +20,12 @@ from swm_workers.shard import Shard
 class SerialBackend:
     """One shard that holds every environment."""
 
-    def __init__(self, env_fns: Sequence[EnvFn]) -> None:
+    in_process = True
+
+    def __init__(self, env_fns: Sequence[EnvFn], *, whole_infos: bool = False) -> None:
         self.shards: Sequence[ShardRange] = [ShardRange(0, len(env_fns))]
         self._env_fns = list(env_fns)
-        self._shard = Shard(0, len(env_fns), in_process=True)
+        self._shard = Shard(0, len(env_fns), in_process=True, whole_infos=whole_infos)
         self._blocks: dict[int, Any] = {}
         self._updates: dict[int, LayoutUpdate] = {}
         self._version = 0
@@ -82,8 +84,10 @@ class SerialBackend:
         if kind == Command.STATS:
             return WorkerStats(shard.steps_done, self._busy_s, 0.0)
         started = time.perf_counter()
-        carry_out = shard.step if kind == Command.STEP else shard.reset
-        report = carry_out(rows, arguments)
+        if kind == Command.STEP:
+            report = shard.step(rows, arguments, flags)
+        else:
+            report = shard.reset(rows, arguments)
         self._busy_s += time.perf_counter() - started
         return report
 

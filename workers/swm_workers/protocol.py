@@ -44,6 +44,20 @@ FORGET: Final = 2
 """Replies were lost: the worker must not rely on anything it has reported before."""
 
 
+SAME_STEP: Final = 4
+"""An environment that finishes in a step is reset in it."""
+NEXT_STEP: Final = 8
+"""An environment that finished in its last step is reset instead of stepped."""
+
+
+class Role(enum.Enum):
+    """What a pickled part of a report is."""
+
+    INFO = "info"
+    FINAL_INFO = "final_info"
+    FINAL_OBSERVATION = "final_obs"
+
+
 class BlockSize(NamedTuple):
     """A block of shared memory that the worker may have to receive and map."""
 
@@ -73,6 +87,8 @@ class BuildArguments(NamedTuple):
     env_fns: bytes
     """The shard's factories, pickled together so that what they share stays shared."""
     registrations: bytes
+    whole_infos: bool
+    """Whether infos travel as whole dicts instead of key by key in shared memory."""
     argv: tuple[str, ...]
 
 
@@ -126,6 +142,8 @@ class Report(NamedTuple):
     """``(env_index, leaf, pickled)``: observations of spaces that cannot be batched."""
     problems: tuple[Problem, ...] = ()
     failures: tuple[Failure, ...] = ()
+    whole: tuple[tuple[int, Role, bytes], ...] = ()
+    """``(env_index, role, pickled)``: infos that travel as whole dicts, final observations."""
 
 
 class Built(NamedTuple):

@@ -177,7 +177,7 @@ class _Server:
 
     def _step(self, flags: int, arguments: Any) -> Any:
         shard = self._built()
-        return shard.step(shard.all() if flags & ALL else shard.selected(), arguments)
+        return shard.step(shard.all() if flags & ALL else shard.selected(), arguments, flags)
 
     def _call(self, flags: int, arguments: dict[int, Operation]) -> Returned:
         return self._built().call(list(arguments), list(arguments.values()))
@@ -188,7 +188,9 @@ class _Server:
     def _build(self, flags: int, arguments: BuildArguments) -> Built:
         sys.argv[:] = arguments.argv
         registrations.restore(arguments.registrations)
-        shard = self._shard = Shard(arguments.first, arguments.num_envs, in_process=False)
+        shard = self._shard = Shard(
+            arguments.first, arguments.num_envs, in_process=False, whole_infos=arguments.whole_infos
+        )
         try:
             env_fns = snapshot.loads(arguments.env_fns)
         except BaseException as error:  # loading imports user code, which may raise anything

@@ -18,8 +18,17 @@ from swm_workers.attributes import Operation, perform
 from swm_workers.failures import capture
 from swm_workers.infos import InfoWriter
 from swm_workers.layout import Layout
-from swm_workers.protocol import Failure, Report, ResetArguments, Returned
+from swm_workers.protocol import (
+    NEXT_STEP,
+    SAME_STEP,
+    Failure,
+    Report,
+    ResetArguments,
+    Returned,
+    Role,
+)
 from swm_workers.spaces import Control, Leaf, assemble, control_views, leaves, pick, same_space
+from swm_workers.whole_infos import WholeInfos
 
 _REALS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
 _FLAGS = frozenset({bool, np.bool_})
@@ -31,7 +40,9 @@ class Shard:
     Rows are counted from 0 within the shard: row ``k`` is environment ``first + k``.
     """
 
-    def __init__(self, first: int, num_envs: int, *, in_process: bool) -> None:
+    def __init__(
+        self, first: int, num_envs: int, *, in_process: bool, whole_infos: bool = False
+    ) -> None:
         self.first = first
         self.num_envs = num_envs
         self.envs: list[Any] = []
@@ -39,7 +50,8 @@ class Shard:
         self._in_process = in_process
         self._env_fns: tuple[Callable[[], Any], ...] = ()
         self._steps: list[Callable[[Any], Any]] = []
-        self._infos: InfoWriter
+        self._infos: InfoWriter | WholeInfos
+        self._whole_infos = WholeInfos(first) if whole_infos else None
         self._control: Control
         self._action_leaves: tuple[Leaf, ...] = ()
         self._observation_leaves: tuple[Leaf, ...] = ()
@@ -66,7 +78,8 @@ class Shard:
         self._steps = [env.step for env in self.envs]
         self._action_leaves = leaves(self.envs[0].action_space)
         self._observation_leaves = leaves(self.envs[0].observation_space)
-        self._infos = InfoWriter(self.first, len(self.envs))
+        self._infos = self._whole_infos or InfoWriter(self.first, len(self.envs))
+        self._ended = [False] * len(self.envs)
         return ()
 
     def rebuild(self, rows: Sequence[int]) -> tuple[Failure, ...]:
@@ -86,6 +99,7 @@ class Shard:
                 continue
             self.envs[k] = env
             self._steps[k] = env.step
+            self._ended[k] = False
         return tuple(failures)
 
     def _check(self, env: Any) -> None:
@@ -167,6 +181,7 @@ class Shard:
                     seed=None if seeds is None else seeds[j],
                     options=None if chosen is None else snapshot.loads(chosen),
                 )
+                self._ended[k] = False
                 if self._observe:
                     self._write_observation(k, observation)
                 self._infos.write_fresh(k, info)
@@ -174,8 +189,12 @@ class Shard:
                 self._fail(k, "reset", error)
         return self._report()
 
-    def step(self, rows: Sequence[int], pickled_objects: bytes | None) -> Report | None:
+    def step(
+        self, rows: Sequence[int], pickled_objects: bytes | None, flags: int = 0
+    ) -> Report | None:
         """Step these rows with the actions in shared memory.
+
+        The flags ``SAME_STEP`` and ``NEXT_STEP`` ask for resets of what finishes.
 
         ``pickled_objects`` holds, for each of ``rows``, a tuple of the action leaves that
         have no dtype; None where the action space has no such leaves.
@@ -184,8 +203,12 @@ class Shard:
         steps, infos = self._steps, self._infos
         rewards, terminateds, truncateds = self._rewards, self._terminateds, self._truncateds
         observe, box, shape = self._observe, self._box, self._box_shape
+        ended, resets = self._ended, flags & (SAME_STEP | NEXT_STEP)
         for k, action in zip(rows, self._actions(rows, objects), strict=True):
             try:
+                if ended[k]:
+                    self._reset_instead(k)
+                    continue
                 observation, reward, terminated, truncated, info = steps[k](action)
                 if reward.__class__ not in _REALS:
                     reward = _scalar(reward, "reward")
@@ -196,6 +219,12 @@ class Shard:
                 rewards[k] = reward
                 terminateds[k] = terminated
                 truncateds[k] = truncated
+                if resets and (terminated or truncated):
+                    if resets == NEXT_STEP:
+                        ended[k] = True
+                    else:
+                        self._keep_final(k, observation, info)
+                        observation, info = self.envs[k].reset()
                 if box is not None and observation.__class__ is np.ndarray:
                     if observation.shape != shape:
                         raise _wrong_shape(self._observation_leaves[0], observation.shape)
@@ -209,6 +238,44 @@ class Shard:
                 self._fail(k, "step", error)
         self.steps_done += len(rows)
         return self._report()
+
+    def _reset_instead(self, k: int) -> None:
+        """The environment has finished in its last step: this one is its reset."""
+        observation, info = self.envs[k].reset()
+        self._ended[k] = False
+        self._rewards[k], self._terminateds[k], self._truncateds[k] = 0.0, False, False
+        if self._observe:
+            self._write_observation(k, observation)
+        self._infos.write_fresh(k, info)
+
+    def _keep_final(self, k: int, observation: Any, info: Any) -> None:
+        """Save what the reset within this step is about to hide.
+
+        A final observation lies in a slot of its own where it can be had back exactly.
+        """
+        if self._whole_infos is None:
+            raise AssertionError("resets within a step are for infos that travel whole")
+        if info:
+            self._whole_infos.add(k, Role.FINAL_INFO, info)
+        if not self._write_exactly(k, observation):
+            self._whole_infos.add(k, Role.FINAL_OBSERVATION, observation)
+
+    def _write_exactly(self, k: int, observation: Any) -> bool:
+        count = len(self._observation_leaves)
+        targets = self._observation_rows[count:]
+        parts = []
+        for leaf, rows in zip(self._observation_leaves, targets, strict=True):
+            part = pick(observation, leaf.path)
+            same = part.__class__ is np.ndarray and part.dtype == leaf.dtype
+            if rows is None or not same or part.shape != leaf.shape:
+                return False
+            parts.append(part)
+        if self._observation_leaves[0].path and type(observation) not in (dict, tuple):
+            return False
+        for part, rows in zip(parts, targets, strict=True):
+            if rows is not None:
+                rows[k][...] = part
+        return True
 
     def call(self, rows: Sequence[int], operations: Sequence[Operation]) -> Returned:
         """Carry out one operation for each of these rows."""
@@ -286,11 +353,12 @@ class Shard:
 
     def _report(self) -> Report | None:
         extras, missing, problems = self._infos.take()
-        if not (extras or missing or problems or self._failures or self._objects):
+        whole = self._whole_infos.take_parts() if self._whole_infos is not None else ()
+        if not (extras or missing or problems or self._failures or self._objects or whole):
             return None
         failures, self._failures = tuple(self._failures), []
         objects, self._objects = tuple(self._objects), []
-        return Report(extras, missing, objects, problems, failures)
+        return Report(extras, missing, objects, problems, failures, whole)
 
 
 def _scalar(value: Any, name: str) -> Any:

@@ -73,15 +73,34 @@ def _assemble(space: Space, parts: Any) -> Any:
 
 
 def same_space(first: Space, second: Space) -> bool:
-    """Whether two environments' spaces are equal.
+    """Whether two environments' spaces are equal, down to the order of their parts.
 
-    Custom spaces that do not define equality are compared by type, shape, dtype and text.
+    Actions and observations are laid out in that order, by each worker for itself. Custom
+    spaces that do not define equality are compared by type, shape, dtype and text.
     """
     if type(first) is not type(second):
         return False
+    if isinstance(first, spaces.Dict) and isinstance(second, spaces.Dict):
+        return list(first.spaces) == list(second.spaces) and all(
+            map(same_space, first.spaces.values(), second.spaces.values())
+        )
+    if isinstance(first, spaces.Tuple) and isinstance(second, spaces.Tuple):
+        return len(first.spaces) == len(second.spaces) and all(
+            map(same_space, first.spaces, second.spaces)
+        )
     if type(first).__eq__ is not object.__eq__:
         return bool(first == second)
     return (first.shape, first.dtype, repr(first)) == (second.shape, second.dtype, repr(second))
+
+
+def same_form(first: Space, second: Space) -> bool:
+    """Whether two spaces have leaves of equal places, dtypes and shapes; bounds may differ."""
+    ours, theirs = leaves(first), leaves(second)
+    return len(ours) == len(theirs) and all(
+        (a.path, a.dtype, a.shape) == (b.path, b.dtype, b.shape)
+        and (a.dtype is not None or same_space(a.space, b.space))
+        for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 class Control(NamedTuple):
