@@ -6,12 +6,12 @@ import time
 import gymnasium
 import numpy as np
 import pytest
-from conftest import WORKER_COUNTS
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError, ResetNeeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probe_env import Probe
 
+from conftest import WORKER_COUNTS
+from probe_env import Probe
 from swm_async import EnvError, EnvPool, WorkerDied, WorkerTimeout
 
 N = 4
@@ -375,7 +375,7 @@ def test_a_pool_can_be_closed_with_commands_under_way(num_workers):
 
 class Grower(Gate):
     def step(self, action):
-        observation, reward, terminated, truncated, info = super().step(action)
+        observation, reward, terminated, truncated, _ = super().step(action)
         return observation, reward, terminated, truncated, {"x": 0.5 if action == 2 else self.count}
 
     def reset(self, *, seed=None, options=None):

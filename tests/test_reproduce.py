@@ -6,8 +6,8 @@ import re
 import gymnasium
 import numpy as np
 import pytest
-from probe_env import Probe
 
+from probe_env import Probe
 from swm_async import EnvError, EnvPool, WorkerDied
 from swm_async.reproduce import load_recording, play
 
@@ -48,13 +48,17 @@ def test_the_text_names_seed_step_and_options(num_workers):
 def test_a_recorded_failure_is_repeated_from_its_file(num_workers, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(5)
+
+    def step_on(pool):
+        while True:
+            pool.step(rng.uniform(0, 1, (3, 2)))
+
     with EnvPool([Fragile] * 3, num_workers=num_workers, record_actions=True) as pool:
         pool.reset(seed=1)
         pool.step(np.ones((3, 2)))
         pool.reset(seed=9, options=[None, {"limit": 4.0}, None])
         with pytest.raises(EnvError, match="swm-async replay") as caught:
-            for _ in range(100):
-                pool.step(rng.uniform(0, 1, (3, 2)))
+            step_on(pool)
     (file,) = tmp_path.iterdir()
     assert re.search(r"swm-async replay (\S+)", str(caught.value))[1] == str(file)
     recording = load_recording(file)

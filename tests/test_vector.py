@@ -1,6 +1,9 @@
 """VectorEnv gives what SyncVectorEnv gives, value for value, whatever the worker count."""
 
 import multiprocessing
+import os
+import tempfile
+from contextlib import closing
 
 import gymnasium
 import numpy as np
@@ -125,19 +128,8 @@ def test_any_program_gives_what_sync_vector_env_gives(name, mode, num_workers):
             assert_same(result, theirs.step(actions))
             ended = result[2] | result[3]
 
-    with ours, theirs_closed(theirs):
+    with ours, closing(theirs):
         run()
-
-
-class theirs_closed:
-    def __init__(self, env):
-        self.env = env
-
-    def __enter__(self):
-        return self.env
-
-    def __exit__(self, *_):
-        self.env.close()
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -150,12 +142,12 @@ def test_spaces_that_cannot_be_batched_come_as_tuples(num_workers):
             return {"word": "abc", "n": 7}, {}
 
         def step(self, action):
-            _, reward, terminated, truncated, info = super().step(action)
+            _, reward, _, truncated, info = super().step(action)
             return {"word": "x" * self.count, "n": 7}, reward, self.count == 2, truncated, info
 
     ours = VectorEnv([Talking] * 2, num_workers=num_workers, autoreset_mode="SameStep")
     theirs = SyncVectorEnv([Talking] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
-    with ours, theirs_closed(theirs):
+    with ours, closing(theirs):
         assert_same(ours.reset(seed=0), theirs.reset(seed=0))
         for _ in range(5):
             actions = np.zeros(2, np.int64)
@@ -170,7 +162,7 @@ def test_observation_modes_follow_sync_vector_env():
         VectorEnv([Probe, Wide], num_workers=2)
     theirs = SyncVectorEnv([Probe, Wide], observation_mode="different")
     with (
-        theirs_closed(theirs),
+        closing(theirs),
         VectorEnv([Probe, Wide], num_workers=2, observation_mode="different") as ours,
     ):
         assert ours.observation_space == theirs.observation_space
@@ -212,7 +204,7 @@ def test_copy_decides_whether_observations_are_live():
 )
 def test_reset_masks_are_checked_as_sync_vector_env_checks_them(value):
     theirs = SyncVectorEnv([Probe] * N)
-    with theirs_closed(theirs), VectorEnv([Probe] * N, num_workers=0) as ours:
+    with closing(theirs), VectorEnv([Probe] * N, num_workers=0) as ours:
         with pytest.raises((TypeError, ValueError)) as expected:
             theirs.reset(options={"reset_mask": value})
         with pytest.raises(expected.type, match="reset_mask"):
@@ -252,7 +244,7 @@ ACTIONS = np.ones(2, np.int64)
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_the_halves_give_what_the_whole_gives(make):
-    with theirs_closed(make(CARTPOLES)) as env, theirs_closed(SyncVectorEnv(CARTPOLES)) as sync:
+    with closing(make(CARTPOLES)) as env, closing(SyncVectorEnv(CARTPOLES)) as sync:
         env.reset_async(seed=3)
         assert_same(env.reset_wait(), sync.reset(seed=3))
         for _ in range(3):
@@ -272,7 +264,7 @@ def test_a_second_call_before_the_first_was_waited_for_is_refused(make, pending,
         "call": lambda env: env.call_async("get_wrapper_attr", "gravity"),
         "set_attr": lambda env: env.set_attr("gravity", 9.8),
     }
-    with theirs_closed(make(CARTPOLES)) as env:
+    with closing(make(CARTPOLES)) as env:
         env.reset(seed=0)
         calls[pending](env)
         with pytest.raises(AlreadyPendingCallError) as caught:
@@ -284,7 +276,7 @@ def test_a_second_call_before_the_first_was_waited_for_is_refused(make, pending,
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("name", ["reset", "step", "call"])
 def test_waiting_for_nothing_is_refused(make, name):
-    with theirs_closed(make(CARTPOLES)) as env:
+    with closing(make(CARTPOLES)) as env:
         env.reset(seed=0)
         with pytest.raises(NoAsyncCallError) as caught:
             getattr(env, f"{name}_wait")()
@@ -312,9 +304,6 @@ def test_a_wait_that_times_out_loses_nothing():
 
         def open_at(self, path):
             self.path = path
-
-    import os
-    import tempfile
 
     with tempfile.TemporaryDirectory() as folder, VectorEnv([Slow] * 2, num_workers=2) as env:
         gate = os.path.join(folder, "gate")
@@ -394,7 +383,7 @@ def test_attributes_of_all_environments_are_tuples():
 def test_vector_wrappers_of_gymnasium_work_on_it(wrap):
     factory = ENVIRONMENTS["CartPole"]
     ours, theirs = wrap(VectorEnv([factory] * N, num_workers=2)), wrap(SyncVectorEnv([factory] * N))
-    with theirs_closed(ours), theirs_closed(theirs):
+    with closing(ours), closing(theirs):
         found, expected = ours.reset(seed=1), theirs.reset(seed=1)
         np.testing.assert_array_equal(found[0], expected[0])
         for _ in range(40):

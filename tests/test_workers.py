@@ -239,8 +239,9 @@ def test_a_pool_is_closed_by_its_context_and_by_an_exception_in_it():
     with EnvPool([Probe], num_workers=1) as pool:
         pids = pool.call("pid")
     assert wait_until_gone(pids[0], 2)
-    with pytest.raises(KeyError, match="mine"), EnvPool([Probe], num_workers=1) as pool:
-        pids = pool.call("pid")
+    pool = EnvPool([Probe], num_workers=1)
+    pids = pool.call("pid")
+    with pytest.raises(KeyError, match="mine"), pool:
         raise KeyError("mine")
     assert wait_until_gone(pids[0], 2)
     assert pool.closed
@@ -314,7 +315,7 @@ def test_a_killed_worker_is_reported_while_the_pool_waits(num_workers):
     pids = pool.call("pid")
     pool.envs[3].plan("step", "kill")
     started = time.monotonic()
-    with pytest.raises(WorkerDied, match="signal 9, SIGKILL.*out of memory") as caught:
+    with pytest.raises(WorkerDied, match=r"signal 9, SIGKILL.*out of memory") as caught:
         pool.step([0, 0, 0, 0])
     assert time.monotonic() - started < 1
     error = caught.value
@@ -365,7 +366,7 @@ def test_a_worker_that_dies_between_two_calls_is_reported_at_the_next():
 
 @pytest.mark.parametrize("deed", ["kill", "exit"])
 def test_a_worker_that_dies_in_construction_is_reported_and_the_others_are_stopped(deed):
-    with pytest.raises(WorkerDied, match="environment 1 .*construction") as caught:
+    with pytest.raises(WorkerDied, match=r"environment 1 .*construction") as caught:
         EnvPool([Probe, partial(Probe, "build", deed)], num_workers=2)
     assert caught.value.env_indices == (1,)
 
@@ -470,7 +471,8 @@ def test_a_forked_child_may_not_use_the_pool_and_does_not_end_it():
         os.close(write)
         with os.fdopen(read) as pipe:
             text = pipe.read()
-        assert text.startswith("ClosedEnvironmentError") and "forked" in text
+        assert text.startswith("ClosedEnvironmentError")
+        assert "forked" in text
         assert pool.step([0, 0])[1].tolist() == [1.0, 1.0]
 
 
