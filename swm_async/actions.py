@@ -88,7 +88,7 @@ class ActionWriter:
 
     def _select(self, batch: Any, leaf: Leaf, rows: Array | None) -> Any:
         name = f"actions{leaf.name}"
-        if leaf.dtype is None or isinstance(batch, (list, tuple)):
+        if leaf.dtype is None or isinstance(batch, tuple) or _is_list(batch):
             if not hasattr(batch, "__len__") or isinstance(batch, (str, bytes, Mapping)):
                 raise TypeError(
                     f"{name} must be a sequence of {self._num_envs} actions; "
@@ -121,6 +121,7 @@ def pickle_objects(objects: Sequence[tuple[Any, ...]]) -> bytes:
 
 
 def _is_list(actions: Any) -> bool:
+    """Whether it is a list of actions, which an array of objects is as well."""
     return isinstance(actions, list) or (
         isinstance(actions, np.ndarray) and actions.dtype == np.object_
     )

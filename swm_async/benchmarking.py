@@ -133,12 +133,14 @@ def machine() -> dict[str, Any]:
 
 
 def in_words(described: Mapping[str, Any]) -> str:
-    """A machine in one line."""
+    """A machine in one line, which also says whether it was busy with something else."""
+    load, cores = described["load average at the start"], described["usable cores"]
+    is_busy = load is not None and load > cores / 2
     return (
-        f"{described['cpu']}, {described['usable cores']} usable cores, {described['system']}; "
+        f"{described['cpu']}, {cores} usable cores, {described['system']}; "
         f"Python {described['python']}, numpy {described['numpy']}, "
-        f"gymnasium {described['gymnasium']}; load average at the start "
-        f"{described['load average at the start']}; {described['date']}"
+        f"gymnasium {described['gymnasium']}; {described['date']}; load average at the start {load}"
+        + (" (other programs kept the cores busy: too noisy to judge by)" if is_busy else "")
     )
 
 

@@ -1,7 +1,7 @@
 """The command `swm-async`: arguments in, exit code out.
 
-It reads the command line and says what went wrong; what the commands do is told by `demo` and
-`comparison`.
+It reads the command line and says what went wrong; what the commands do is told by `demo`,
+`comparison` and `reproduce`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import swm_async
-from swm_async import comparison, demo
+from swm_async import comparison, demo, reproduce
 from swm_async.arguments import usable_cores
-from swm_async.terminal import UserError
+from swm_async.terminal import UserError, one_line
 
 INTERRUPTED = 130
 """The exit code of a shell command that Ctrl-C has ended."""
@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_demo(commands)
     _add_bench(commands)
+    _add_replay(commands)
     return parser
 
 
@@ -66,7 +67,7 @@ def _add_demo(commands: Any) -> None:
         metavar="W",
         help="worker processes, 0 = in this process; None = one per usable core",
     )
-    parser.add_argument("--episodes", type=_positive, default=max(96, 12 * cores), metavar="E")
+    parser.add_argument("--episodes", type=_positive, default=max(64, 8 * cores), metavar="E")
     parser.add_argument("--seed", type=_count, default=0)
     parser.add_argument(
         "--out",
@@ -134,6 +135,29 @@ def _bench(given: argparse.Namespace) -> None:
             seed=given.seed,
         )
     )
+
+
+def _add_replay(commands: Any) -> None:
+    parser = commands.add_parser(
+        "replay", help="repeat a failure from the file that EnvPool(record_actions=True) has left"
+    )
+    parser.set_defaults(run=_replay)
+    parser.add_argument("file", type=Path, help="it runs code: only files that you trust")
+
+
+def _replay(given: argparse.Namespace) -> None:
+    """Repeat an episode in this process; what its environment raises is shown as it is."""
+    try:
+        recording = reproduce.load_recording(given.file)
+    except Exception as error:  # loading imports user code, which may raise anything
+        raise UserError(f"cannot read {given.file}: {one_line(error)}") from error
+    print(
+        f"environment {recording.env_index}: reset(seed={recording.seed}, "
+        f"options={recording.options!r}), then {len(recording.actions)} steps",
+        flush=True,
+    )
+    rewards = reproduce.play(recording)
+    print(f"nothing was raised; the rewards of {len(rewards)} steps sum to {sum(rewards):g}")
 
 
 def _count(text: str) -> int:

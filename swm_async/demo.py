@@ -7,6 +7,7 @@ contact sheet. It knows World and policies, nothing of pools.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -61,11 +62,16 @@ def run(request: Request) -> None:
             flush=True,
         )
         results = _evaluate(world, request, progress=True)
-        if workers > 0:
-            with _world(request.num_envs, 0) as reference:
-                _compare(world, reference, request, results)
+        rate = results["success_rate"]
+        print(f"success rate: {rate:.1f} % of {request.episodes} episodes", flush=True)
+        if workers == 0:
+            _print_speed(_time([world], request, results)[0], results)
         else:
-            print("speed-up: not measured, everything runs in this process")
+            with _world(request.num_envs, 0) as reference:
+                _evaluate(reference, request)  # warm, as the other one is
+                seconds, alone = _time([world, reference], request, results)
+            _print_speed(seconds, results)
+            _print_speed_up(seconds, alone)
         save_png(contact_sheet(_frames(world, request), _SHEET_MOMENTS), request.out)
     print(f"contact sheet: {request.out.resolve()}")
 
@@ -80,26 +86,31 @@ def _evaluate(world: World, request: Request, *, progress: bool = False) -> dict
     return world.evaluate(request.episodes, seed=request.seed, options=OPTIONS, progress=progress)
 
 
-def _compare(world: World, reference: World, request: Request, expected: dict[str, Any]) -> None:
-    """Let both do the same evaluation in turns, A B B A, and print rate and speed-up."""
-    _evaluate(reference, request)  # warm, as the other one is
-    seconds: dict[World, list[float]] = {world: [], reference: []}
-    order = [(world, reference), (reference, world)]
-    turns = [one for k in range(_PAIRS) for one in order[k % 2]]
-    for one in tqdm(turns, desc="compare", unit="run"):
+def _time(worlds: Sequence[World], request: Request, expected: dict[str, Any]) -> list[list[float]]:
+    """Let all do the same evaluation in turns, A B B A; returns the seconds of each."""
+    seconds: list[list[float]] = [[] for _ in worlds]
+    order = list(range(len(worlds)))
+    turns = [k for pair in range(_PAIRS) for k in (order if pair % 2 == 0 else reversed(order))]
+    for k in tqdm(turns, desc="measure", unit="run"):
         started = perf_counter()
-        found = _evaluate(one, request)
-        seconds[one].append(perf_counter() - started)
+        found = _evaluate(worlds[k], request)
+        seconds[k].append(perf_counter() - started)
         if any(not np.array_equal(found[key], expected[key]) for key in expected):
-            raise AssertionError("the same evaluation came out differently in another process")
-    steps = int(expected["episode_lengths"].sum())
-    pairs = zip(seconds[reference], seconds[world], strict=True)
-    ratios = [alone / parallel for alone, parallel in pairs]
+            raise AssertionError("the same evaluation came out differently the second time")
+    return seconds
+
+
+def _print_speed(seconds: Sequence[float], results: dict[str, Any]) -> None:
+    steps = int(results["episode_lengths"].sum())
+    rate = steps / statistics.median(seconds)
+    print(f"speed: {rate:,.0f} environment steps per second")
+
+
+def _print_speed_up(seconds: Sequence[float], alone: Sequence[float]) -> None:
+    ratios = [one / other for one, other in zip(alone, seconds, strict=True)]
     print(
-        f"success rate: {expected['success_rate']:.1f} % of {request.episodes} episodes\n"
-        f"speed: {steps / statistics.median(seconds[world]):,.0f} environment steps per second\n"
-        f"speed-up over num_workers=0: {statistics.median(ratios):.2f} times "
-        f"({min(ratios):.2f} to {max(ratios):.2f} in {_PAIRS} pairs), with equal results"
+        f"speed-up over num_workers=0: {statistics.median(ratios):.2f} times ({min(ratios):.2f} "
+        f"to {max(ratios):.2f} in {len(ratios)} pairs), with equal results"
     )
 
 

@@ -144,7 +144,7 @@ class Engine:
             block.close()
             raise
         if self.restarts is not None:
-            self.store.always["_restarted"] = self.restarts.lost_state
+            self.store.add_entry("_restarted", self.restarts.lost_state)
         self._exchange = Exchange(backend, self.store)
         self.has_one_observation_array = (
             len(observed) == 1 and observed[0].path == () and observed[0].dtype is not None

@@ -294,6 +294,11 @@ class InfoStore:
         if known:
             now.layout = now.layout._replace(version=self._take_version(), slots=slots)
 
+    def add_entry(self, name: str, value: Any) -> None:
+        """Put a value of the pool's own into every dict of infos."""
+        self.always[name] = value
+        self.infos[name] = value
+
     def warn(self) -> None:
         """Issue the warnings that have gathered; state is consistent should they be errors."""
         notes, self.notes = self.notes, []

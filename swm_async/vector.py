@@ -444,8 +444,8 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """N frames."""
         return self.call("render")
 
-    @property
-    def np_random(self) -> Any:  # type: ignore[override]  # as in Gymnasium's own subclasses
+    @property  # type: ignore[misc]  # read-only, as in Gymnasium's own subclasses
+    def np_random(self) -> Any:
         """N copies of the environments' generators."""
         return self.get_attr("np_random")
 

@@ -239,6 +239,16 @@ class Echo(gymnasium.Env):
             action[...] = 0
         return observation, 0.0, False, False, {}
 
+    def append_to_last_action(self, value: Any) -> None:
+        self.kept[-1].append(value)
+
+
+class Brittle:
+    """Pickles well and cannot be rebuilt."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
 
 class Word(gymnasium.Space):
     """A space that only this module knows; it has neither shape nor dtype nor equality."""
@@ -277,11 +287,17 @@ class Robot(gymnasium.Env):
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Be as after the construction."""
         self.limits = {"low": [0, 1], "high": [8, 9]}
         self.sensor = Sensor(2.0, Sensor(3.0))
         self.speed = 1.0
         self.steps = 0
-        self._secret = f"secret of {index}"
+        self.fail_next_step = False
+        self._secret = f"secret of {self.index}"
+        self.__dict__.pop("note", None)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -289,6 +305,9 @@ class Robot(gymnasium.Env):
         return np.zeros(1, np.float32), {"steps": 0}
 
     def step(self, action):
+        if self.fail_next_step:
+            self.fail_next_step = False
+            raise ArithmeticError("asked to fail")
         self.steps += 1
         return np.array(action), 1.0, False, False, {"steps": self.steps}
 
@@ -315,6 +334,11 @@ class Layer(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, label: str = "outer") -> None:
         super().__init__(env)
         self.label = label
+
+    def start_over(self) -> None:
+        self.label = "outer"
+        self.action_space = None
+        self.env.get_wrapper_attr("start_over")()
 
     def labelled(self, text: str) -> str:
         return f"{self.label} {text}"

@@ -42,9 +42,12 @@ def form_of(value: Any) -> Form | None:
     if isinstance(value, (np.str_, np.bytes_)) and np.asarray(value)[()] != value:
         return None  # its trailing NULs would be dropped
     dtype = value.dtype.newbyteorder("=")
-    if dtype.hasobject or dtype.kind not in "biufcmMSUV" or dtype == "V0":
+    if dtype.itemsize == 0:
+        # Empty strings have room for one character; a structure of nothing has no place at all.
+        return Form(np.dtype(f"{dtype.kind}1"), value.shape) if dtype.kind in "SU" else None
+    if dtype.hasobject or dtype.kind not in "biufcmMSUV":
         return None
-    return Form(np.dtype(f"{dtype.kind}1") if dtype.itemsize == 0 else dtype, value.shape)
+    return Form(dtype, value.shape)
 
 
 def joined(first: Form | None, second: Form | None) -> Form | None:
@@ -75,11 +78,15 @@ def survives(value: Any, dtype: np.dtype) -> bool:
     if array.dtype.newbyteorder("=") == dtype:
         return True
     with np.errstate(all="ignore"):
-        cast = array.astype(dtype)
+        try:
+            cast = array.astype(dtype)
+        except OverflowError:
+            return False  # from years to attoseconds there is no factor
         if array.dtype.kind in "mM":
             # Units of time are compared in the old unit, where not-a-time equals itself.
             back = cast.astype(array.dtype)
             return np.array_equal(back.view(np.int64), array.view(np.int64))
+    cast = cast if array.dtype.kind == "c" or dtype.kind != "c" else cast.real
     pairs = zip(array.ravel().tolist(), cast.ravel().tolist(), strict=True)
     return all(old == new or (old != old and new != new) for old, new in pairs)
 
@@ -140,26 +147,117 @@ class InfoModel:
         self.keys: dict[str, Key] = {}
         self.any_reports = False
 
-    def take(self, reports: Mapping[int, Mapping[Any, Any]], *, reset: bool) -> Outcome:
-        """One call: what each environment that took part reported, by env index, ascending.
-
-        A reset of all environments starts new arrays.
-        """
-        outcome = Outcome(
-            starts_anew=reset and len(reports) == self.num_envs and self.any_reports
-        )
-        values = self._deliverable(reports, outcome, reset)
-        for key, of_key in values.items():
-            if key not in self.keys:
-                self.keys[key] = self._new_key(key, of_key, outcome)
-                # A key that first appears later was missing before.
-                missing = self.any_reports or of_key.keys() != reports.keys()
+    def take(
+        self, reports: Mapping[int, Mapping[Any, Any]], *, reset: bool, masked: bool
+    ) -> Outcome:
+        """One call: what each environment that took part reported, by env index, ascending."""
+        outcome = Outcome(starts_anew=reset and not masked and self.any_reports)
+        values = self._deliverable(reports, outcome)
+        if reset:
+            for known in self.keys.values():
+                for i in reports:
+                    known.rows[i] = EMPTY
+        first_seen = values.keys() - self.keys.keys()
+        for key, reported in values.items():
+            if key in first_seen:
+                self.keys[key] = self._new(key, reported, outcome)
             else:
-                self._report(key, of_key, outcome)
+                self._update(key, reported, outcome)
         for key, known in self.keys.items():
-            of_key = values.get(key, {})
             for i in reports:
-                known.present[i] = i in of_key
-            first_seen = key in values and outcome_is_new(known)
-            del first_seen
-        raise NotImplementedError(missing)
+                known.present[i] = i in values.get(key, {})
+            was_missing = key in first_seen and self.any_reports
+            if (was_missing or not all(known.present[i] for i in reports)) and not known.companion:
+                if f"_{key}" in self.keys:
+                    outcome.value_errors.append(f"_{key}")
+                else:
+                    known.companion = True
+        self.any_reports = True
+        return outcome
+
+    def expected(self) -> dict[str, Any]:
+        """The dict of infos, in the order in which keys appeared, companions last."""
+        infos = {key: self._value(known) for key, known in self.keys.items()}
+        companions = {
+            f"_{key}": np.array(known.present)
+            for key, known in self.keys.items()
+            if known.companion
+        }
+        return infos | companions
+
+    def _deliverable(
+        self, reports: Mapping[int, Mapping[Any, Any]], outcome: Outcome
+    ) -> dict[str, dict[int, Any]]:
+        """The values by key and environment. What cannot be delivered leaves its row empty."""
+        values: dict[str, dict[int, Any]] = {}
+        for i, info in reports.items():
+            for key, value in info.items():
+                if not isinstance(key, str):
+                    outcome.type_errors.append((i, key))
+                    continue
+                try:
+                    snapshot = pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+                except TypeError:
+                    outcome.type_errors.append((i, key))
+                    if key in self.keys:
+                        self.keys[key].rows[i] = EMPTY
+                    continue
+                values.setdefault("".join(key), {})[i] = snapshot
+        for key in values.keys() - self.keys.keys():
+            owner = self.keys.get(key[1:]) if key.startswith("_") else None
+            if owner is not None and owner.companion:
+                outcome.value_errors.append(key)
+                del values[key]
+        return values
+
+    def _new(self, key: str, reported: Mapping[int, Any], outcome: Outcome) -> Key:
+        """A key that was never seen before: one decision for all who report it."""
+        forms = [form_of(value) for value in reported.values()]
+        form = joined_all(forms)
+        if form is not None and not all(survives(v, form.dtype) for v in reported.values()):
+            form = None
+        if form is None and any(forms):
+            outcome.warned.append(key)
+        new = Key(form, [EMPTY] * self.num_envs, [False] * self.num_envs)
+        for i, value in reported.items():
+            new.rows[i] = value if form is None else np.asarray(value).astype(form.dtype)
+        return new
+
+    def _update(self, key: str, reported: Mapping[int, Any], outcome: Outcome) -> None:
+        """Store what fits; then one decision for all that does not."""
+        known = self.keys[key]
+        if known.form is None:
+            for i, value in reported.items():
+                known.rows[i] = value
+            return
+        misfits = {i: value for i, value in reported.items() if not fits(value, known.form)}
+        for i in reported.keys() - misfits.keys():
+            known.rows[i] = np.asarray(reported[i]).astype(known.form.dtype)
+        if not misfits:
+            return
+        outcome.replaced.add(key)
+        form = joined_all([known.form, *(form_of(value) for value in misfits.values())])
+        kept = {i: row for i, row in enumerate(known.rows) if row is not EMPTY and i not in misfits}
+        present = kept | misfits
+        if form is not None and all(survives(value, form.dtype) for value in present.values()):
+            known.rows = [
+                np.asarray(present[i]).astype(form.dtype) if i in present else EMPTY
+                for i in range(self.num_envs)
+            ]
+            known.form = form
+            return
+        outcome.warned.append(key)
+        known.form = None
+        known.rows = [
+            misfits[i] if i in misfits else as_reported(kept[i]) if i in kept else EMPTY
+            for i in range(self.num_envs)
+        ]
+
+    def _value(self, known: Key) -> Any:
+        if known.form is None:
+            return [[None if row is EMPTY else row] for row in known.rows]
+        dtype, shape = known.form
+        array = np.empty((self.num_envs, 1, *shape), dtype)
+        for i, row in enumerate(known.rows):
+            array[i, 0] = fill_of(dtype) if row is EMPTY else row
+        return array

@@ -5,8 +5,8 @@ import signal
 import warnings
 
 import pytest
-from probe_env import Probe
 
+from probe_env import Probe
 from swm_async import EnvError, EnvPool, WorkerDied, WorkerTimeout
 
 ALL = [0, 0, 0, 0]
@@ -183,3 +183,21 @@ def test_without_failures_there_are_no_warnings_and_no_other_results():
         mine, others = pool.step(ALL), plain.step(ALL)
         assert [a.tolist() for a in mine[:4]] == [a.tolist() for a in others[:4]]
         assert set(mine[4]) - set(others[4]) == {"_restarted"}
+
+
+class Silent(Probe):
+    """Reports no infos at all."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed, options=options)[0], {}
+
+    def step(self, action):
+        return (*super().step(action)[:4], {})
+
+
+def test_environments_without_infos_tell_of_their_restart_too():
+    with EnvPool([Silent] * 2, num_workers=2, on_failure="restart") as pool:
+        assert pool.reset(seed=0)[1]["_restarted"].tolist() == [False, False]
+        pool.envs[1].plan("step", "raise")
+        with pytest.warns(UserWarning, match="built anew"):
+            assert pool.step([0, 0])[4]["_restarted"].tolist() == [False, True]

@@ -15,37 +15,48 @@ import numpy as np
 
 from swm_workers import snapshot
 from swm_workers.layout import (
+    Dtype,
     Kind,
     Layout,
     Natural,
     Slot,
     array_view,
+    common_dtype,
     fill_number,
     fill_value,
     fits,
     flags_view,
     natural,
+    survives,
     tensor_view,
 )
 from swm_workers.protocol import Extra, Problem
 
-_SCALAR_CLASSES: Final[dict[str, frozenset[type]]] = {
-    np.dtype(name).str: frozenset(classes)
-    for name, classes in {
-        "bool": (bool, np.bool_),
-        "int64": (int, np.int64),
-        "uint64": (np.uint64,),
-        "float64": (float, np.float64),
-        "int8": (np.int8,),
-        "uint8": (np.uint8,),
-        "int16": (np.int16,),
-        "uint16": (np.uint16,),
-        "int32": (np.int32,),
-        "uint32": (np.uint32,),
-        "float32": (np.float32,),
-    }.items()
-}
-"""Classes whose instances may be stored in such a slot without another look at the value."""
+_ITEM_DTYPES: Final = [np.dtype(c) for c in ("?", *"bBhHiIlL", "f", "d")]
+"""The dtypes whose items a memoryview can set."""
+
+_EXACT_IN_FLOAT64: Final = 2**53
+"""Integers up to here, and their negatives, are exact in a float64."""
+
+
+def _scalar_classes(dtype: Dtype) -> frozenset[type]:
+    """Classes whose instances may be stored in such a slot without another look at the value."""
+    if dtype == np.bool_:
+        return frozenset((bool, np.bool_))
+    found: set[type] = {bool}  # numpy's is no number, and is stored the long way
+    for other in (*_ITEM_DTYPES[1:], np.dtype(np.float16)):
+        ends = [] if other.kind == "f" else [np.iinfo(other).min, np.iinfo(other).max]
+        widest = np.array(ends, other)
+        if common_dtype(Kind.ARRAY, dtype, other) == dtype and survives(widest, Kind.ARRAY, dtype):
+            found.add(other.type)
+    if dtype == np.int64:
+        found.add(int)
+    if dtype == np.float64:
+        found.add(float)
+    return frozenset(found)
+
+
+_SCALAR_CLASSES: Final = {dtype.str: _scalar_classes(dtype) for dtype in _ITEM_DTYPES}
 
 _COMPARABLE = frozenset({str, bytes, int, bool, type(None)})
 """Immutable classes of which equal instances of the same class cannot be told apart."""
@@ -63,8 +74,8 @@ class _Target:
     """One key as the rows of this shard write it."""
 
     __slots__ = (
-        "dtype", "fill", "held", "items", "key", "present", "rows", "scalars", "sent", "shape",
-        "slot", "tensor",
+        "dtype", "fill", "held", "is_float64", "items", "key", "present", "rows", "scalars",
+        "sent", "shape", "slot", "tensor",
     )  # fmt: skip
 
     def __init__(self, key: str, slot: Slot, sent: list[Any]) -> None:
@@ -73,6 +84,7 @@ class _Target:
         self.sent = sent
         self.scalars: frozenset[type] = frozenset()
         self.items: Any = None
+        self.is_float64 = False
         self.dtype: Any = None
         # Not the slot's shape where there is no dtype: compared to one, None passes for float64.
         self.shape: tuple[int, ...] | None = None
@@ -104,6 +116,7 @@ class _Target:
         self.fill = fill_value(slot.dtype)
         if slot.shape == () and slot.dtype.str in _SCALAR_CLASSES:
             self.scalars = _SCALAR_CLASSES[slot.dtype.str]
+            self.is_float64 = bool(slot.dtype == np.float64)
             self.items = memoryview(array.reshape(num_envs))[first : first + count]  # type: ignore[arg-type]  # as above
 
 
@@ -183,10 +196,11 @@ class InfoWriter:
             plan = self._switch(k, info)
         try:
             self._write_fields(k, info, plan)
-        except (KeyError, ValueError):
-            # Other keys of the same number, or an integer beyond its slot: once more, slowly.
+        except KeyError:  # other keys of the same number
             plan = self._switch(k, info)
             switched = True
+            self._write_known(k, info, plan)
+        except ValueError:  # an integer beyond its slot
             self._write_slowly(k, info, plan)
         if switched:
             self._finish_switch(k, info, plan)
@@ -218,6 +232,12 @@ class InfoWriter:
             else:
                 self._write_other(k, value, target)
 
+    def _write_known(self, k: int, info: Mapping[str, Any], plan: _Plan) -> None:
+        try:
+            self._write_fields(k, info, plan)
+        except ValueError:
+            self._write_slowly(k, info, plan)
+
     def _write_slowly(self, k: int, info: Mapping[str, Any], plan: _Plan) -> None:
         for target in plan.present:
             self._write_other(k, info[target.key], target)
@@ -226,6 +246,9 @@ class InfoWriter:
         slot = target.slot
         if slot.kind is Kind.OBJECT:
             self._send_object(k, value, target)
+            return
+        if target.is_float64 and value.__class__ is int and abs(value) <= _EXACT_IN_FLOAT64:
+            target.items[k] = value
             return
         if target.tensor is not None and _is_same_tensor(value, target.rows[k]):
             target.rows[k].copy_(value.detach())

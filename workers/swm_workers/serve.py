@@ -158,6 +158,7 @@ class _Server:
             idle_since = clock()
             self._busy_s += idle_since - busy_since
         self._close(0, None)
+        self._descriptors.close()
 
     def _close(self, flags: int, arguments: None) -> Returned | None:
         # A worker may be stopped before it was told what to build.

@@ -1,0 +1,589 @@
+"""The infos of a pool, rule by rule of docs/contract.md, Infos, with values worked out by hand.
+
+What environments report is scripted: one info per reset or step. Rules about messages, memory and
+the user's script are tested with worker processes; the others there and in this process.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.wrappers import RecordEpisodeStatistics
+
+from info_compare import difference
+from info_envs import (
+    Made,
+    ScriptedEnv,
+    containing_itself,
+    masked,
+    memory_mapped,
+    unpicklable,
+    unrebuildable,
+)
+from swm_async import EnvPool
+from swm_async.errors import EnvError, InfoTypeError, InfoValueError
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "benchmarks"))
+
+
+both_kinds = pytest.mark.parametrize("num_workers", [0, 2])
+needs_proc = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="resident memory is read from Linux's /proc"
+)
+
+
+def pool_of(*scripts: Any, num_workers: int = 0, **options: Any) -> EnvPool:
+    """One scripted environment per script."""
+    return EnvPool(
+        [partial(ScriptedEnv, script) for script in scripts], num_workers=num_workers, **options
+    )
+
+
+def step(pool: EnvPool, mask: Any = None) -> dict[str, Any]:
+    return pool.step(np.zeros(pool.num_envs, np.int64), mask=mask)[-1]
+
+
+def only(pool: EnvPool, *rows: int) -> np.ndarray:
+    return np.isin(np.arange(pool.num_envs), rows)
+
+
+def values(array: np.ndarray) -> list[Any]:
+    """The scalars of an array `(N, 1)`."""
+    assert array.shape == (len(array), 1)
+    return array[:, 0].tolist()
+
+
+# Keys: which there are, what they hold, and who reported them.
+
+
+class Reach(gymnasium.Env):
+    """In the style of Gymnasium-Robotics: success is told at steps, the goal's picture at reset."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Dict(
+        dict.fromkeys(
+            ("observation", "achieved_goal", "desired_goal"),
+            gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64),
+        )
+    )
+
+    def __init__(self, distance: int) -> None:
+        self.distance = distance
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.position = 0
+        picture = np.full((2, 2, 3), self.distance, np.uint8)
+        return self._observation(), {"goal": picture}
+
+    def step(self, action: Any) -> Any:
+        self.position += int(action)
+        success = np.float32(self.position == self.distance)
+        return self._observation(), float(success) - 1.0, False, False, {"is_success": success}
+
+    def _observation(self) -> dict[str, np.ndarray]:
+        position, goal = np.array([float(self.position)]), np.array([float(self.distance)])
+        return {"observation": position, "achieved_goal": position, "desired_goal": goal}
+
+
+@both_kinds
+def test_success_that_only_steps_report_is_unknown_after_a_reset(num_workers: int) -> None:
+    with EnvPool([partial(Reach, 1), partial(Reach, 2)], num_workers=num_workers) as pool:
+        _, infos = pool.reset()
+        assert "is_success" not in infos
+        infos = pool.step([1, 1])[-1]
+        success, reported = infos["is_success"], infos["_is_success"]
+        assert success.dtype == np.float32
+        assert values(success) == [1.0, 0.0]
+        assert reported.tolist() == [True, True]
+        pool.reset(mask=[True, False])
+        np.testing.assert_array_equal(success, [[np.nan], [0.0]])
+        assert reported.tolist() == [False, True]
+        pool.step([1, 1], mask=[False, True])
+        np.testing.assert_array_equal(success, [[np.nan], [1.0]])
+        _, infos = pool.reset()
+        np.testing.assert_array_equal(infos["is_success"], [[np.nan], [np.nan]])
+        assert infos["_is_success"].tolist() == [False, False]
+
+
+@both_kinds
+def test_a_goal_that_only_resets_report_stays_readable_during_the_episode(
+    num_workers: int,
+) -> None:
+    with EnvPool([partial(Reach, 1), partial(Reach, 2)], num_workers=num_workers) as pool:
+        _, infos = pool.reset()
+        assert list(infos) == ["goal"]  # reported by all so far: no companion
+        goal = infos["goal"]
+        assert (goal.dtype, goal.shape) == (np.uint8, (2, 1, 2, 2, 3))
+        infos = pool.step([1, 1])[-1]
+        assert infos["goal"] is goal
+        assert (goal[0] == 1).all()
+        assert (goal[1] == 2).all()
+        assert infos["_goal"].tolist() == [False, False]
+        _, infos = pool.reset(mask=[False, True])
+        assert infos["_goal"].tolist() == [False, True]
+        assert infos["goal"] is goal
+        assert (goal[0] == 1).all()
+
+
+def cartpole() -> gymnasium.Env:
+    return RecordEpisodeStatistics(gymnasium.make("CartPole-v1"))
+
+
+@both_kinds
+def test_the_statistics_of_an_episode_arrive_with_its_last_step_and_go_with_its_reset(
+    num_workers: int,
+) -> None:
+    plain = cartpole()
+    plain.reset(seed=7)
+    length, over = 0, False
+    while not over:
+        *_, over, _, info = plain.step(1)
+        length += 1
+    assert info["episode"]["l"] == length
+    with EnvPool([cartpole, cartpole], num_workers=num_workers) as pool:
+        _, infos = pool.reset(seed=[7, 8])
+        for _ in range(length - 1):
+            infos = pool.step([1, 0])[-1]
+            assert "episode" not in infos or infos["episode"][0] == [None]
+        infos = pool.step([1, 0], mask=[True, False])[-1]
+        episode = infos["episode"][0][0]
+        assert {k: episode[k] for k in "rl"} == {k: info["episode"][k] for k in "rl"}
+        assert infos["_episode"][0]
+        _, infos = pool.reset(mask=[True, False])
+        assert infos["episode"][0] == [None]
+        assert not infos["_episode"][0]
+
+
+@both_kinds
+def test_a_key_that_first_appears_later_was_missing_before(num_workers: int) -> None:
+    with pool_of([{"a": 1}, {"a": 2, "b": 0.5}], [{"a": 3}, {"a": 4}], num_workers=num_workers) as pool:  # fmt: skip
+        _, infos = pool.reset()
+        assert list(infos) == ["a"]
+        infos = step(pool)
+        assert list(infos) == ["a", "b", "_b"]
+        np.testing.assert_array_equal(infos["b"], [[0.5], [np.nan]])
+        assert infos["_b"].tolist() == [True, False]
+        infos = step(pool)
+        assert infos["_a"].tolist() == infos["_b"].tolist() == [False, False]
+        np.testing.assert_array_equal(infos["b"], [[0.5], [np.nan]])
+
+
+@both_kinds
+def test_rows_never_reset_hold_the_fill_value(num_workers: int) -> None:
+    info = {
+        "float": 0.5,
+        "integer": 3,
+        "flag": True,
+        "time": np.datetime64("2024-02-29"),
+        "name": np.str_("ab"),
+        "word": "ab",
+        "record": np.array((1.5, 2), [("x", "f4"), ("n", "i4")]),
+    }
+    with pool_of([info], [info], num_workers=num_workers) as pool:
+        _, infos = pool.reset(mask=[True, False])
+        assert np.isnan(infos["float"][1])
+        assert infos["integer"][1] == 0
+        assert not infos["flag"][1]
+        assert np.isnat(infos["time"][1])
+        assert infos["name"][1] == ""
+        assert infos["word"][1] == [None]
+        assert np.isnan(infos["record"]["x"][1])
+        assert infos["record"]["n"][1] == 0
+        assert not [key for key in infos if key.startswith("_")]
+
+
+@both_kinds
+def test_environments_with_keys_of_the_same_number_in_turns_lose_nothing(num_workers: int) -> None:
+    script = [{"a": 1, "b": 10}, {"a": 2, "c": 20}, {"b": 30, "c": 40}, {"a": 3, "b": 50}]
+    with pool_of(script, num_workers=num_workers) as pool:
+        pool.reset()
+        for expected in ([2, 10, 20], [2, 30, 40], [3, 50, 40]):
+            infos = step(pool)
+            assert [infos[key].item() for key in "abc"] == expected
+        assert [infos["_" + key].item() for key in "abc"] == [True, True, False]
+
+
+@both_kinds
+def test_an_info_that_would_invent_missing_keys_is_not_asked_for_them(num_workers: int) -> None:
+    first = Made(partial(defaultdict, int), ({"a": 1, "b": 2},))
+    second = Made(partial(defaultdict, int), ({"a": 3, "c": 4},))
+    with pool_of([first, second], num_workers=num_workers) as pool:
+        pool.reset()
+        infos = step(pool)
+        assert [infos[key].item() for key in "abc"] == [3, 2, 4]
+        assert not infos["_b"]
+
+
+class Key(str, enum.Enum):
+    SPEED = "speed"
+
+
+@both_kinds
+def test_keys_of_a_subclass_of_str_are_their_text(num_workers: int) -> None:
+    with pool_of([{Key.SPEED: 1.0}, {Key.SPEED: 2.0}], num_workers=num_workers) as pool:
+        pool.reset()
+        infos = step(pool)
+        assert list(infos) == ["speed"]
+        assert infos[Key.SPEED] == 2.0
+
+
+def test_a_key_that_is_no_string_is_named_and_the_others_are_delivered() -> None:
+    with pool_of([{"a": 1, 7: 2}, {"a": 2}], [{"a": 3}, {"a": 4}]) as pool:
+        with pytest.raises(InfoTypeError, match=r"environment 0 reported 7 \(int\)") as caught:
+            pool.reset()
+        assert isinstance(caught.value, EnvError)
+        assert isinstance(caught.value, TypeError)
+        assert values(caught.value.result[1]["a"]) == [1, 3]
+        assert values(step(pool)["a"]) == [2, 4]
+
+
+def test_a_key_like_the_companion_of_another_is_refused_each_time() -> None:
+    with pool_of([{"a": 1}, {}, {"_a": 2}, {"_a": 3, "b": 4}]) as pool:
+        pool.reset()
+        assert step(pool)["_a"].tolist() == [False]
+        for _ in range(2):
+            with pytest.raises(InfoValueError, match="info '_a' of environment 0") as caught:
+                step(pool)
+            assert isinstance(caught.value, ValueError)
+        infos = caught.value.result[-1]
+        assert infos["_a"].dtype == np.bool_
+        assert infos["b"] == 4
+
+
+def test_a_companion_like_a_key_that_was_there_before_is_refused_each_time() -> None:
+    with pool_of([{"a": 1, "_a": 2}, {"_a": 3}, {"_a": 4}, {"a": 5, "_a": 6}]) as pool:
+        pool.reset()
+        for expected in (3, 4):
+            with pytest.raises(InfoValueError, match="info '_a' of environment 0") as caught:
+                step(pool)
+            infos = caught.value.result[-1]
+            assert (infos["a"], infos["_a"]) == (1, expected)
+        infos = step(pool)
+        assert (infos["a"], infos["_a"]) == (5, 6)
+
+
+# Widening.
+
+
+@both_kinds
+def test_a_number_that_does_not_fit_widens_its_array_and_nothing_else(num_workers: int) -> None:
+    first = [{"a": 1, "b": 1}, {"a": 2, "b": 2}, {"a": 0.5, "b": 3}]
+    second = [{"a": 4, "b": 4}, {"a": 5, "b": 5}, {"a": 6, "b": 6}, {"a": 7, "b": 7}]
+    with pool_of(first, second, second, num_workers=num_workers) as pool:
+        _, infos = pool.reset(mask=[True, True, False])
+        step(pool, only(pool, 0, 1))
+        before = dict(infos)
+        infos = step(pool, only(pool, 0))
+        assert infos["a"].dtype == np.float64
+        # Row 2 holds no value, so it holds the fill value of the dtype of now.
+        np.testing.assert_array_equal(infos["a"], [[0.5], [5.0], [np.nan]])
+        assert infos["a"] is not before["a"]
+        assert values(before["a"]) == [2, 5, 0]
+        assert infos["b"] is before["b"]
+        assert values(infos["b"]) == [3, 5, 0]
+        wider = infos["a"]
+        infos = step(pool, only(pool, 1))
+        assert infos["a"] is wider
+        assert values(before["a"]) == [2, 5, 0]
+        np.testing.assert_array_equal(wider, [[0.5], [6.0], [np.nan]])
+
+
+@both_kinds
+def test_several_values_of_one_call_are_one_decision_in_the_order_of_environments(
+    num_workers: int,
+) -> None:
+    scripts = [[{"a": np.int8(1)}, {"a": value}] for value in (np.int16(2), np.float32(0.5), 1j)]
+    with pool_of(*scripts, num_workers=num_workers) as pool:
+        _, infos = pool.reset()
+        assert infos["a"].dtype == np.int8
+        infos = step(pool)
+        assert infos["a"].dtype == np.complex128
+        assert values(infos["a"]) == [2, 0.5, 1j]
+
+
+@both_kinds
+def test_strings_of_numpy_are_never_cut(num_workers: int) -> None:
+    with pool_of([{"a": np.str_("ab")}, {"a": np.str_("abcdef")}], num_workers=num_workers) as pool:
+        _, infos = pool.reset()
+        assert infos["a"].dtype == np.dtype("U2")
+        assert values(step(pool)["a"]) == ["abcdef"]
+
+
+@both_kinds
+def test_an_integer_that_would_be_rounded_makes_a_list(num_workers: int) -> None:
+    with pool_of([{"a": 2**53 + 1}, {"a": 0.5}], [{"a": 7}], num_workers=num_workers) as pool:
+        _, infos = pool.reset()
+        before = infos["a"]
+        with pytest.warns(UserWarning, match="'a' becomes a list") as caught:
+            infos = step(pool, only(pool, 0))
+        assert infos["a"] == [[0.5], [7]]
+        assert type(infos["a"][1][0]) is int
+        assert values(before) == [2**53 + 1, 7]
+        text = str(caught[0].message)
+        assert "array of int64 ()" in text
+        assert "array of float64 ()" in text
+        assert caught[0].filename == __file__
+
+
+@both_kinds
+def test_rows_of_an_array_that_becomes_a_list_keep_their_value_and_their_kind(
+    num_workers: int,
+) -> None:
+    number = {"python": 1, "numpy": np.float32(0.5), "array": np.arange(2), "none": 1}
+    texts = dict.fromkeys(number, "text")
+    with pool_of([number], [number, texts], [number], num_workers=num_workers) as pool:
+        pool.reset(mask=[True, True, False])
+        with pytest.warns(UserWarning, match="becomes a list") as caught:
+            infos = step(pool, only(pool, 1))
+        assert sorted(str(warning.message).split("'")[1] for warning in caught) == sorted(number)
+        for key, value in number.items():
+            assert not difference(infos[key], [[value], ["text"], [None]]), key
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (np.zeros(1), np.zeros(3)),
+        (np.zeros(3), 0.0),
+        (1.0, "1.5"),
+        (1, None),
+        (1, 2**64),
+        (np.str_("a"), np.bytes_(b"a")),
+        (np.timedelta64(1, "Y"), np.timedelta64(1, "D")),
+        (np.datetime64("2024", "Y"), np.datetime64(1, "as")),
+        (np.zeros((), [("x", "f4")]), np.zeros((), [("x", "f8")])),
+        (np.zeros(2), Made(masked, (np.zeros(2),))),
+    ],
+    ids=str,
+)
+def test_values_of_two_kinds_make_a_list_with_one_warning(first: Any, second: Any) -> None:
+    with pool_of([{"a": first}, {"a": second}, {"a": first}]) as pool:
+        pool.reset()
+        with pytest.warns(UserWarning, match="'a' becomes a list") as caught:
+            found = step(pool)["a"]
+        assert len(caught) == 1
+        assert isinstance(found, list)
+        assert step(pool)["a"] is found
+        assert not difference(found, [[first]])
+
+
+def test_two_kinds_in_the_first_report_make_a_list_with_one_warning() -> None:
+    with pool_of([{"a": "one"}], [{"a": "two"}], [{"a": 3.0}]) as pool:
+        with pytest.warns(UserWarning, match="a str and an array of float64") as caught:
+            _, infos = pool.reset()
+        assert len(caught) == 1
+        assert infos["a"] == [["one"], ["two"], [3.0]]
+
+
+def test_a_key_first_seen_as_an_object_is_a_list_without_a_warning() -> None:
+    with pool_of([{"a": "one"}, {"a": 2}, {"a": np.array(0.5)}, {"a": None}]) as pool:
+        assert pool.reset()[1]["a"] == [["one"]]
+        found = step(pool)["a"]
+        assert found == [[2]]
+        assert not difference(step(pool)["a"], [[np.array(0.5)]])
+        assert step(pool)["a"] == [[None]]
+
+
+# Arrays: live, replaced, private.
+
+
+@both_kinds
+def test_an_array_that_the_environment_changes_in_place_is_taken_as_it_is_now(
+    num_workers: int,
+) -> None:
+    class Growing(ScriptedEnv):
+        own = np.zeros(2)
+
+        def _report(self) -> Any:
+            self.own += 1.0
+            return {"array": self.own, "list": [self.own], "dict": {"inner": self.own}}
+
+    with EnvPool([Growing], num_workers=num_workers) as pool:
+        _, infos = pool.reset()
+        for number in (2.0, 3.0):
+            before = infos["dict"][0][0]["inner"].copy()
+            infos = step(pool)
+            assert before.tolist() == [number - 1.0] * 2
+            assert infos["array"].tolist() == [[[number] * 2]]
+            assert infos["list"][0][0][0].tolist() == [number] * 2
+            assert infos["dict"][0][0]["inner"].tolist() == [number] * 2
+
+
+@both_kinds
+def test_an_info_that_contains_itself_does_so_when_it_arrives(num_workers: int) -> None:
+    with pool_of([{"a": Made(containing_itself)}] * 3, num_workers=num_workers) as pool:
+        pool.reset()
+        found = step(pool)["a"][0][0]
+        assert found["outer"] is found
+        assert found["inner"] == [1]
+
+
+@both_kinds
+def test_a_caller_may_change_the_dict_that_a_call_returns(num_workers: int) -> None:
+    with pool_of([{"a": 1}, {"a": 2}, {"a": 3}], num_workers=num_workers) as pool:
+        _, infos = pool.reset()
+        array = infos["a"]
+        infos["a"] = "mine"
+        infos["b"] = "mine too"
+        infos = step(pool)
+        assert list(infos) == ["a"]
+        assert infos["a"] is array
+        infos.clear()
+        assert step(pool)["a"] == 3
+
+
+@both_kinds
+def test_private_copies_change_no_more(num_workers: int) -> None:
+    first = {"array": np.zeros(2), "list": ["one"], "late": 1}
+    second = {"array": np.ones(2), "list": ["two"]}
+    with pool_of([first, second], num_workers=num_workers, copy=True) as pool:
+        _, before = pool.reset()
+        after = step(pool)
+        assert before["array"].tolist() == [[[0.0, 0.0]]]
+        assert before["list"] == [[["one"]]]
+        assert after["array"].tolist() == [[[1.0, 1.0]]]
+        assert after["list"] == [[["two"]]]
+        assert after["_late"].tolist() == [False]
+        after["list"][0][0].append("mine")
+        after["array"][...] = 7.0
+        assert pool.infos["list"] == [[["two"]]]
+        assert pool.infos["array"].tolist() == [[[1.0, 1.0]]]
+
+
+@both_kinds
+def test_arrays_that_nobody_holds_are_used_again(num_workers: int) -> None:
+    with pool_of([{"a": 1.0}] * 20, num_workers=num_workers) as pool:
+        places = set()
+        for _ in range(20):
+            places.add(pool.reset()[1]["a"].ctypes.data)
+        assert len(places) == 2
+
+
+@both_kinds
+def test_arrays_that_somebody_holds_in_turns_keep_their_values(num_workers: int) -> None:
+    # Which of two sets of arrays is used again depends on who holds the one before the last.
+    script = [{"a": number, "b": str(number)} for number in range(20)]
+    with pool_of(script, num_workers=num_workers) as pool:
+        kept: dict[int, Any] = {}
+        for number in range(20):
+            _, infos = pool.reset()
+            if number % 5 < 2:
+                kept[number] = infos["a"][0] if number % 2 else infos["a"], infos["b"]
+            assert (infos["a"].item(), infos["b"]) == (number, [[str(number)]])
+            del infos
+        for number, (array, texts) in kept.items():
+            assert (array.item(), texts) == (number, [[str(number)]])
+
+
+@both_kinds
+def test_a_row_whose_reset_failed_keeps_its_values_in_the_new_arrays(num_workers: int) -> None:
+    first = [{"a": 1, "b": "one"}, ValueError("no"), {"a": 3, "b": "three"}]
+    second = [{"a": 4, "b": "four", "c": 0.5}, {"a": 5}, {"a": 6}]
+    with pool_of(first, second, num_workers=num_workers) as pool:
+        _, before = pool.reset()
+        with pytest.raises(EnvError, match="no") as caught:
+            pool.reset()
+        infos = caught.value.result[1]
+        assert infos["a"] is not before["a"]
+        assert values(infos["a"]) == [1, 5]
+        assert infos["b"] == [["one"], [None]]
+        assert infos["_b"].tolist() == [True, False]
+        assert values(before["a"]) == [1, 4]
+        _, infos = pool.reset(mask=[True, False])
+        assert values(infos["a"]) == [3, 5]
+        assert infos["b"] == [["three"], [None]]
+
+
+@both_kinds
+def test_a_memory_mapped_array_arrives_though_its_file_has_gone(num_workers: int) -> None:
+    array = np.arange(6.0).reshape(2, 3)
+    with pool_of([{"a": Made(memory_mapped, (array,))}] * 2, num_workers=num_workers) as pool:
+        _, infos = pool.reset()
+        assert type(infos["a"]) is np.ndarray
+        infos["a"][...] = 0.0
+        assert not difference(step(pool)["a"], array[None, None])
+
+
+# Values that cannot be delivered.
+
+
+@both_kinds
+@pytest.mark.parametrize("make", [unpicklable, unrebuildable])
+def test_a_value_that_cannot_be_delivered_is_named_and_the_pool_goes_on(
+    num_workers: int, make: Any
+) -> None:
+    bad = Made(make)
+    first = [{"a": 1, "b": "x"}, {"a": 2, "b": bad}, {"a": bad, "b": bad}, {"a": 4, "b": "x"}]
+    second = [{"a": 5, "b": "y"}, {"a": 6, "b": "y"}, {"a": 7, "b": "y"}, {"a": 8, "b": "y"}]
+    with pool_of(first, second, num_workers=num_workers) as pool:
+        pool.reset()
+        with pytest.raises(InfoTypeError, match="info 'b' of environment 0 cannot be") as caught:
+            step(pool)
+        error = caught.value
+        assert isinstance(error, EnvError)
+        assert isinstance(error, TypeError)
+        assert ("lock" if make is unpicklable else "second") in str(error)
+        assert (error.env_index, error.command, error.episode_step) == (0, "step", 1)
+        infos = error.result[-1]
+        assert values(infos["a"]) == [2, 6]
+        # No value of an earlier step poses as that of this one.
+        assert infos["b"] == [[None], ["y"]]
+        assert infos["_b"].tolist() == [False, True]
+        with pytest.raises(InfoTypeError) as caught:
+            step(pool)
+        assert [failure.message.split("'")[1] for failure in caught.value.failures] == ["a", "b"]
+        infos = caught.value.result[-1]
+        assert values(infos["a"]) == [0, 7]
+        assert infos["_a"].tolist() == [False, True]
+        infos = step(pool)
+        assert values(infos["a"]) == [4, 8]
+        assert infos["b"] == [["x"], ["y"]]
+        assert infos["_a"].tolist() == infos["_b"].tolist() == [True, True]
+
+
+@both_kinds
+@pytest.mark.parametrize("make", [unpicklable, unrebuildable])
+def test_a_value_that_cannot_be_delivered_is_an_error_each_time(
+    num_workers: int, make: Any
+) -> None:
+    script = [{"a": "x"}, *[{"a": Made(make)}] * 3, {"a": "x"}]
+    with pool_of(script, num_workers=num_workers) as pool:
+        pool.reset()
+        for _ in range(3):
+            with pytest.raises(InfoTypeError):
+                step(pool)
+        infos = step(pool)
+        assert infos["a"] == [["x"]]
+        assert infos["_a"].tolist() == [True]
+
+
+def test_a_value_that_cannot_be_delivered_makes_no_key() -> None:
+    with pool_of([{"a": Made(unpicklable), "b": 1}, {"a": 0.5, "b": 2}]) as pool:
+        with pytest.raises(InfoTypeError) as caught:
+            pool.reset()
+        assert list(caught.value.result[1]) == ["b"]
+        infos = step(pool)
+        assert infos["a"] == 0.5
+        assert infos["_a"].tolist() == [True]
+
+
+def test_a_row_whose_reset_reports_what_cannot_be_delivered_holds_no_value() -> None:
+    with pool_of([{"a": 0.5}, {"a": Made(unpicklable)}], [{"a": 1.5}, {"a": 2.5}]) as pool:
+        pool.reset()
+        for mask in ([True, False], None):
+            with pytest.raises(InfoTypeError) as caught:
+                pool.reset(mask=mask)
+            np.testing.assert_array_equal(caught.value.result[1]["a"][0], [np.nan])
+            pool.call("load", [{"a": Made(unpicklable)}])
+            if mask is None:
+                break
