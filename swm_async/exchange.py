@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from swm_async.backends.base import Backend, Lost
 from swm_async.infos import InfoStore
 from swm_workers.protocol import FORGET, Command, CommandBody
+
+_NONE: Final[Mapping[int, Lost | None]] = {}
 
 
 class Exchange:
@@ -60,27 +62,30 @@ class Exchange:
             ``Lost``.
         """
         backend, version = self._backend, self._store.version
-        doubtful = self._resynchronise(workers, timeout_s) if self._doubtful else ()
+        doubtful = self._resynchronise(workers, timeout_s) if self._doubtful else _NONE
         number = self._number = self._number + 1
         replies: list[Any] = [None] * len(workers)
-        for k, w in enumerate(workers):
-            body = None
-            if arguments is not None or version not in self._known[w]:
-                body = self._body(w, version, arguments)
-            extra = FORGET if w in doubtful else 0
-            try:
-                backend.send(w, number, kind, flags[k] | extra, version, body)
-            except Lost as lost:
-                replies[k] = lost
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for k, w in enumerate(workers):
+            replies[k] = doubtful.get(w)
+            if replies[k] is not None:
+                continue
+            try:
+                body = None
+                if arguments is not None or version not in self._known[w]:
+                    body = self._body(w, version, arguments)
+                extra = FORGET if w in doubtful else 0
+                backend.send(w, number, kind, flags[k] | extra, version, body, deadline)
+            except Lost as lost:
+                replies[k] = _late(lost, timeout_s)
         for k, w in enumerate(workers):
             if replies[k] is None:
                 try:
                     replies[k] = backend.receive(w, number, deadline)
                 except Lost as lost:
-                    replies[k] = lost
+                    replies[k] = _late(lost, timeout_s)
         if doubtful:
-            self._doubtful -= set(doubtful)
+            self._doubtful -= doubtful.keys()
         return replies
 
     @property
@@ -93,19 +98,31 @@ class Exchange:
         self._number += 1
         return self._number
 
-    def post(self, kind: Command, worker: int, flags: int, own: Any, number: int) -> None:
+    def post(
+        self,
+        kind: Command,
+        worker: int,
+        flags: int,
+        own: Any,
+        number: int,
+        timeout_s: float | None,
+    ) -> None:
         """Send one command and do not wait for its reply.
 
         Raises:
-            Lost: the worker has ended.
+            Lost: the worker has ended, or was killed since it did not take the command.
         """
         version = self._store.version
-        doubtful = self._resynchronise([worker], None) if self._doubtful else ()
+        doubtful = self._resynchronise([worker], timeout_s) if self._doubtful else _NONE
+        lost = doubtful.get(worker)
+        if lost is not None:
+            raise lost
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         body = None
         if own is not None or version not in self._known[worker]:
             body = self._body(worker, version, {worker: own})
         forget = FORGET if doubtful else 0
-        self._backend.send(worker, number, kind, flags | forget, version, body)
+        self._backend.send(worker, number, kind, flags | forget, version, body, deadline)
         self._doubtful.discard(worker)
 
     def collect(self, worker: int, number: int, deadline: float | None) -> Any:
@@ -132,13 +149,23 @@ class Exchange:
         self._known[worker] = self._store.live_versions() & (self._known[worker] | {version})
         return CommandBody(update, own)
 
-    def _resynchronise(self, workers: Sequence[int], timeout_s: float | None) -> Sequence[int]:
-        doubtful = [w for w in workers if w in self._doubtful]
+    def _resynchronise(
+        self, workers: Sequence[int], timeout_s: float | None
+    ) -> dict[int, Lost | None]:
+        """Read what is still on its way from the doubtful ones; tells which are lost."""
+        found: dict[int, Lost | None] = {w: None for w in workers if w in self._doubtful}
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for w in doubtful:
+        for w in found:
             self._known[w], self._given[w] = set(), set()
             try:
                 self._backend.resynchronise(w, int.from_bytes(os.urandom(8), "little"), deadline)
-            except Lost:
-                continue  # sending the command finds out again, and says so in its place
-        return doubtful
+            except Lost as lost:
+                found[w] = lost
+        return found
+
+
+def _late(lost: Lost, timeout_s: float | None) -> Lost:
+    """Count the time spent on workers before this one as waiting for it too."""
+    if timeout_s is not None and lost.waited_s is not None:
+        lost.waited_s = max(lost.waited_s, timeout_s)
+    return lost

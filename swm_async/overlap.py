@@ -112,15 +112,16 @@ class Overlap:
             return
         task = self._waiting[worker].popleft()
         flags = self._show_mask(task)
-        deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        timeout_s = self._timeout_s
         number, version = self._exchange.next_number(), self._exchange.version
-        sent = Sent(task, number, version, deadline)
+        sent = Sent(task, number, version, None)
         try:
-            self._exchange.post(task.kind, worker, flags, task.arguments, number)
+            self._exchange.post(task.kind, worker, flags, task.arguments, number, timeout_s)
         except Lost as lost:
             self._arrived += self._all_lost(sent, lost)
             return
-        self._running[worker] = sent
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._running[worker] = sent._replace(deadline=deadline)
 
     def concerned(self, rows: Array) -> list[int]:
         """Workers that run, or have waiting, a task with one of these rows in flight."""

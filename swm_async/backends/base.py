@@ -68,11 +68,12 @@ class Backend(Protocol):
         flags: int,
         version: int,
         body: CommandBody | None,
+        deadline: float | None,
     ) -> None:
         """Send one command.
 
         Raises:
-            Lost: the worker has ended.
+            Lost: the worker has ended, or was killed since it did not take the command.
         """
 
     def receive(self, worker: int, number: int, deadline: float | None) -> Any:
@@ -96,7 +97,11 @@ class Backend(Protocol):
         """
 
     def resynchronise(self, worker: int, number: int, deadline: float | None) -> None:
-        """After an interrupt: read and drop every outstanding reply, by a SYNC ``number``."""
+        """After an interrupt: read and drop every outstanding reply, by a SYNC ``number``.
+
+        Raises:
+            Lost: the worker has ended, or was killed at the deadline.
+        """
 
     def close(self, timeout: float, *, polite: bool) -> list[Any]:
         """Stop every worker; returns what their closing environments raised.

@@ -60,6 +60,7 @@ class SerialBackend:
         flags: int,
         version: int,
         body: CommandBody | None,
+        deadline: float | None,
     ) -> None:
         """Note the command."""
         if version != self._version:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
-
-import cloudpickle
+from typing import Any, Final
 
 import swm_workers
 from swm_async.backends.base import EnvFn
+from swm_workers import factories
 
-_BOOTSTRAP: Final = (
-    "import sys; sys.path[:] = sys.argv[6:]; del sys.argv[6:]; "
-    "from swm_workers.serve import main; main()"
-)
-"""Sets the path before the first import, lest a user's file hide a module."""
+_BOOTSTRAP: Final = """
+import sys
+sys.path[:] = sys.argv[6:]
+del sys.argv[6:]
+try:
+    from swm_workers.serve import main
+except BaseException:
+    import os, traceback
+    os.write(int(sys.argv[5]), traceback.format_exc().encode(errors="replace"))
+    os._exit(70)
+main()
+"""
+"""Sets the path before the first import, lest a user's file hide a module; the traceback of
+an import that fails goes where the pool looks for last words."""
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",
@@ -38,13 +47,26 @@ def bootstrap_command(passed: Sequence[int]) -> list[str]:
             "this Python does not know its own executable (sys.executable is empty), so no "
             "worker can be started; use num_workers=0"
         )
-    # An empty entry stands for the working directory of now, not of whenever it is looked at.
-    path = [entry or os.getcwd() for entry in sys.path]
+    path = _path()
     home = str(Path(swm_workers.__file__).resolve().parent.parent)
     if home not in path:
         path.append(home)
     flags = _interpreter_flags()
     return [sys.executable, *flags, "-c", _BOOTSTRAP, *(str(fd) for fd in passed), *path]
+
+
+def _path() -> list[str]:
+    """Where modules are found: what the import system itself would pay attention to."""
+    found: list[Any] = sys.path  # people put paths and worse into it
+    path = [entry for entry in found if isinstance(entry, str)]
+    if "" not in path:
+        return path
+    # An empty entry stands for the working directory of now, not of whenever it is looked at.
+    try:
+        here = os.getcwd()
+    except OSError:  # it has been removed
+        return [entry for entry in path if entry]
+    return [entry or here for entry in path]
 
 
 def _interpreter_flags() -> list[str]:
@@ -65,6 +87,15 @@ def environment(threads: int | None) -> dict[str, str]:
     return variables
 
 
+def standard_stream(fd: int) -> int | None:
+    """What ``Popen`` needs to give the caller's stream to a worker; nothing if it is closed."""
+    try:
+        os.fstat(fd)
+    except OSError:
+        return subprocess.DEVNULL
+    return None
+
+
 def pickle_factories(env_fns: Sequence[EnvFn], first: int) -> bytes:
     """Pickle a shard's factories together, so that what they share stays shared.
 
@@ -72,11 +103,11 @@ def pickle_factories(env_fns: Sequence[EnvFn], first: int) -> bytes:
         TypeError: a factory cannot be pickled; names it.
     """
     try:
-        return bytes(cloudpickle.dumps(tuple(env_fns)))
+        return factories.dumps(env_fns, first)
     except Exception:  # anything may come from a user's reduction; find the factory
         for k, env_fn in enumerate(env_fns):
             try:
-                cloudpickle.dumps(env_fn)
+                factories.dumps([env_fn], first + k)
             except Exception as error:
                 raise TypeError(
                     f"env_fns[{first + k}] cannot be sent to a worker process: {error} "

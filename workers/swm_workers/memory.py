@@ -7,6 +7,7 @@ memory goes with its last mapping, also when all its processes are killed.
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import sys
@@ -75,10 +76,24 @@ class Block:
 def anonymous_file() -> int:
     """A descriptor of an empty file that has no name and that no child inherits."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("swm_async", os.MFD_CLOEXEC)
+        return above_standard(os.memfd_create("swm_async", os.MFD_CLOEXEC))
     fd, path = tempfile.mkstemp(prefix="swm_async")
     os.unlink(path)
-    return fd
+    return above_standard(fd)
+
+
+def above_standard(fd: int, least: int = 3) -> int:
+    """The same file under a number that is no standard stream's; takes over ``fd``.
+
+    A process whose standard streams are closed is given their numbers for whatever it opens,
+    and somebody will write lines of text to them.
+    """
+    if fd >= least:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)
+    finally:
+        os.close(fd)
 
 
 def _reserve(fd: int, size: int) -> None:

@@ -85,7 +85,7 @@ class BuildArguments(NamedTuple):
     first: int
     num_envs: int
     env_fns: bytes
-    """The shard's factories, pickled together so that what they share stays shared."""
+    """The shard's factories, as ``factories.dumps`` gives them."""
     registrations: bytes
     whole_infos: bool
     """Whether infos travel as whole dicts instead of key by key in shared memory."""

@@ -28,7 +28,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
-from swm_workers import registrations, snapshot
+from swm_workers import factories, registrations
 from swm_workers.attributes import Operation
 from swm_workers.failures import capture
 from swm_workers.memory import Block
@@ -51,6 +51,9 @@ from swm_workers.shard import Shard
 STACK_SIGNAL: Final = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 """Asks a worker that is overdue to write its Python stack into the fault file."""
 
+_HIGH: Final = 64
+"""The lowest number of a worker's own descriptors."""
+
 _NO_PAYLOAD: Final = CommandBody(None, None)
 
 
@@ -59,10 +62,8 @@ def main() -> None:
     # Ctrl-C is for the pool. It was blocked until here, so that none can strike in between.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    command_fd, reply_fd, lifeline_fd, socket_fd, fault_fd = (int(a) for a in sys.argv[1:6])
-    own = (command_fd, reply_fd, lifeline_fd, socket_fd, fault_fd)
-    for fd in own:
-        os.set_inheritable(fd, False)
+    own = tuple(_move_up(int(argument)) for argument in sys.argv[1:6])
+    command_fd, reply_fd, lifeline_fd, socket_fd, fault_fd = own
     # A child that an environment forks must not hold our ends of the pipes.
     os.register_at_fork(after_in_child=lambda: _close_all(own))
     _tie_to(lifeline_fd)
@@ -73,13 +74,29 @@ def main() -> None:
             # Whole lines, also where an unbuffered interpreter would write them in pieces.
             stream.reconfigure(line_buffering=True, write_through=False)
     server = _Server(command_fd, reply_fd, socket.socket(fileno=socket_fd))
+    pid = os.getpid()
     try:
         server.run()
     except BrokenPipeError:
         os._exit(0)  # the pool's process has ended: nobody is left to tell
     except BaseException:
+        if os.getpid() != pid:
+            text = "swm_async: a process that an environment forked came back from it, and ends\n"
+            os.write(2, text.encode())
+            os._exit(70)
         os.write(fault_fd, traceback.format_exc().encode(errors="replace"))
         os._exit(70)
+
+
+def _move_up(fd: int) -> int:
+    """Out of the way of programs that close every low descriptor; no child inherits it."""
+    try:
+        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    except OSError:  # so high a number is not allowed here
+        os.set_inheritable(fd, False)
+        return fd
+    os.close(fd)
+    return moved
 
 
 def _close_all(fds: tuple[int, ...]) -> None:
@@ -150,6 +167,7 @@ class _Server:
                 self._bind(version, body.update)
             if flags & FORGET:
                 self._built().forget()
+                self._bind(version, body.update)
             result = handlers[kind](flags, body.arguments)
             if result is None:
                 write(reply_fd, header.pack(number, 0, 0, 0, version, 0))
@@ -193,9 +211,9 @@ class _Server:
             arguments.first, arguments.num_envs, in_process=False, whole_infos=arguments.whole_infos
         )
         try:
-            env_fns = snapshot.loads(arguments.env_fns)
+            env_fns = factories.loads(arguments.env_fns)
         except BaseException as error:  # loading imports user code, which may raise anything
-            return Built(os.getpid(), None, None, (capture(arguments.first, "build", error),))
+            return Built(os.getpid(), None, None, (capture(factories.reached(), "build", error),))
         failures = shard.build(env_fns)
         if failures:
             return Built(os.getpid(), None, None, failures)
@@ -223,11 +241,22 @@ class _Server:
         sizes = dict(update.blocks)
         while set(sizes) - set(self._blocks):
             message, fds, _, _ = socket.recv_fds(self._descriptors, 8, 1)
-            number = int.from_bytes(message, "little")
-            if number in self._blocks or number not in sizes:
-                os.close(fds[0])
-            else:
-                self._blocks[number] = Block.received(fds[0], sizes[number])
+            self._receive_block(message, fds, sizes)
+        # After an interrupt some come twice: left there, they would fill the socket one day.
+        more = select.poll()
+        more.register(self._descriptors, select.POLLIN)
+        while more.poll(0):
+            message, fds, _, _ = socket.recv_fds(self._descriptors, 8, 1)
+            if not fds:
+                break  # the pool's process has ended
+            self._receive_block(message, fds, sizes)
+
+    def _receive_block(self, message: bytes, fds: list[int], sizes: dict[int, int]) -> None:
+        number = int.from_bytes(message, "little")
+        if number in self._blocks or number not in sizes:
+            os.close(fds[0])
+        else:
+            self._blocks[number] = Block.received(fds[0], sizes[number])
 
     def _reply(self, number: int, version: int, payload: bytes) -> None:
         os.write(self._reply_fd, pack(number, 0, 0, version, len(payload)))
