@@ -1,4 +1,4 @@
-"""The engine behind EnvPool: workers, shared memory and the state of every environment.
+"""The engine behind EnvPool: resets, steps and calls, one after the other.
 
 Takes arguments that have been checked, carries commands out and returns the errors that
 they met; what is raised and what is returned to a caller is decided by whoever drives it.
@@ -6,50 +6,32 @@ they met; what is raised and what is returned to a caller is decided by whoever 
 
 from __future__ import annotations
 
-import os
-import threading
-import time
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from swm_async.actions import ActionWriter, pickle_objects
-from swm_async.backends.base import Backend, Lost, ShardRange
+from swm_async.actions import pickle_objects
+from swm_async.backends.base import Lost, ShardRange
 from swm_async.backends.interrupts import interrupts_held
 from swm_async.diagnosis import env_error, info_error, lost_error, warn_of
-from swm_async.errors import PoolError, SpacesDiffer, name_environments
-from swm_async.exchange import Exchange
-from swm_async.infos import InfoStore, LateRows
-from swm_async.reproduce import Recorder
-from swm_async.restarts import Restarts
+from swm_async.errors import PoolError, name_environments
+from swm_async.hosting import Hosting, InFlight
+from swm_async.infos import LateRows
 from swm_workers import snapshot
 from swm_workers.attributes import Operation, Result
 from swm_workers.layout import Array
 from swm_workers.protocol import (
     ALL,
-    SAME_STEP,
     Built,
     Command,
     Failure,
     Problem,
     Report,
     ResetArguments,
-    Role,
     WorkerStats,
 )
-from swm_workers.spaces import Space, control_size, control_views, leaves, same_space
-
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-
-
-class _InFlight(NamedTuple):
-    """What an interrupted call leaves in doubt: whom it asked, and which rows it moved."""
-
-    workers: Sequence[int]
-    rows: Array
 
 
 class _Outcome(NamedTuple):
@@ -62,101 +44,11 @@ class _Outcome(NamedTuple):
     """Env indices whose environment raised, or took part and lost its worker."""
 
 
-class Engine:
+class Engine(Hosting):
     """``num_envs`` environments on the workers of a backend.
 
     Letters: ``N`` = num_envs. ``rows`` are ``(n,)`` ascending env indices, None = all.
     """
-
-    def __init__(
-        self,
-        backend: Backend,
-        *,
-        num_envs: int,
-        observations: bool,
-        start_timeout_s: float | None,
-        step_timeout_s: float | None,
-        recorder: Recorder,
-        restarts: Restarts | None = None,
-        check_spaces: bool = True,
-        resets: int = 0,
-    ) -> None:
-        self.num_envs = num_envs
-        self.whole: list[tuple[int, Role, bytes]] = []
-        """Parts of the last step's or reset's reports that travelled whole."""
-        self.lock = threading.RLock()
-        """Held by whoever drives the engine, so that calls of several threads take turns."""
-        self._check_spaces = check_spaces
-        self._resets = resets
-        self.restarts = restarts
-        self._recorder = recorder
-        self.shards: Sequence[ShardRange] = backend.shards
-        self.closed_because: str | None = None
-        self.seeds: Array = np.full(num_envs, -1, np.int64)
-        self.episode_steps: Array = np.zeros(num_envs, np.int64)
-        self.need_reset: Array = np.ones(num_envs, np.bool_)
-        self._some_need_reset = True
-        self._backend = backend
-        self._timeout_s = step_timeout_s
-        self._start_timeout_s = start_timeout_s
-        self._in_flight: _InFlight | None = None
-        try:
-            self.action_space, self.observation_space = self._build()
-            self._set_up(observations)
-        except BaseException:
-            backend.close(10.0, polite=True)
-            raise
-        self.close_at_exit = weakref.finalize(self, _finalize, backend, self.store)
-        _engines.add(self)
-
-    def _build(self) -> tuple[Space, Space]:
-        results = self._backend.build(self._start_deadline())
-        failures = [f for r in results if isinstance(r, Built) for f in r.failures]
-        if failures:
-            raise env_error(failures, None, None)
-        lost = [(s, r) for s, r in zip(self.shards, results, strict=True) if isinstance(r, Lost)]
-        if lost:
-            raise lost_error(lost, "construction")
-        built = [result for result in results if isinstance(result, Built)]
-        spaces = [snapshot.loads(result.spaces or b"") for result in built]
-        for shard, result, found in zip(self.shards, built, spaces, strict=True):
-            if not self._check_spaces:
-                break
-            for k, name in enumerate(("action_space", "observation_space")):
-                if not same_space(spaces[0][k], found[k]):
-                    raise _different(shard.first, name, repr(spaces[0][k]), repr(found[k]))
-            if result.mismatch is not None:
-                raise _different(*result.mismatch)
-        return spaces[0]  # type: ignore[no-any-return]  # unpickled
-
-    def _set_up(self, observations: bool) -> None:
-        count, backend = self.num_envs, self._backend
-        action_leaves = leaves(self.action_space)
-        observed = leaves(self.observation_space) if observations else ()
-        # What a reset within a step would hide has places of its own behind the others.
-        kept = observed * 2 if self._resets == SAME_STEP else observed
-        block = backend.new_block(control_size(count, action_leaves))
-        self.control = control_views(block.buffer, count, action_leaves)
-        self.actions = ActionWriter(self.action_space, action_leaves, count, self.control.actions)
-        try:
-            self.store = InfoStore(count, kept, block, backend.new_block)
-        except BaseException:
-            block.close()
-            raise
-        if self.restarts is not None:
-            self.store.add_entry("_restarted", self.restarts.lost_state)
-        self._exchange = Exchange(backend, self.store)
-        self.has_one_observation_array = (
-            len(observed) == 1 and observed[0].path == () and observed[0].dtype is not None
-        )
-        self._all_rows = np.arange(count)
-        self._restarts_of_workers = np.zeros(len(self.shards), np.int64)
-        self._all_workers = range(len(self.shards))
-        self._all_flags = [ALL] * len(self.shards)
-        self._all_step_flags = [ALL | self._resets] * len(self.shards)
-        self._worker_of = np.repeat(
-            np.arange(len(self.shards)), [s.last - s.first for s in self.shards]
-        )
 
     def check_usable(self) -> None:
         """Raise if the engine is closed; deal with what an interrupted call left behind."""
@@ -187,7 +79,7 @@ class Engine:
         workers, flags = self._select(selected)
         arguments = self._reset_arguments(rows, workers, seeds, options)
         renewed = selected is None and self.store.has_reports
-        self._in_flight = _InFlight(workers, rows)
+        self._in_flight = InFlight(workers, rows)
         if renewed:
             with interrupts_held():
                 self.store.renew()
@@ -218,7 +110,7 @@ class Engine:
         arguments = None if objects is None else self._object_arguments(taken, workers, objects)
         if self._recorder.with_actions:
             self._recorder.add(self.action_space, taken, self.control.actions, objects)
-        self._in_flight = _InFlight(workers, taken)
+        self._in_flight = InFlight(workers, taken)
         replies = self._exchange.run(Command.STEP, workers, flags, arguments, self._timeout_s)
         if rows is None:
             self.episode_steps += 1
@@ -286,7 +178,7 @@ class Engine:
         """Should the call be interrupted from here on, these workers' replies may be lost."""
         if self.closed_because is not None:
             raise ClosedEnvironmentError(f"this pool was closed meanwhile: {self.closed_because}")
-        self._in_flight = _InFlight(workers, self._all_rows[:0])
+        self._in_flight = InFlight(workers, self._all_rows[:0])
 
     def note_reset(self, env_index: int, seed: int | None) -> None:
         """An environment was reset by another way than ``reset``."""
@@ -295,27 +187,6 @@ class Engine:
         self.need_reset[env_index] = False
         self._some_need_reset = bool(self.need_reset.any())
         self.episode_steps[env_index] = 0
-
-    def close(self, timeout_s: float, reason: str) -> list[Failure]:
-        """End every worker; returns what closing environments raised. Later calls do nothing."""
-        if self.closed_because is not None:
-            return []
-        self.closed_because = reason
-        self.close_at_exit.detach()
-        self._in_flight = None
-        try:
-            return self._backend.close(timeout_s, polite=True)
-        finally:
-            self.store.close()
-
-    def abandon(self) -> None:
-        """In a forked child: refuse every further call, and leave the parent's workers alone."""
-        self.lock = threading.RLock()  # another thread of the parent may have held the old one
-        if self.closed_because is None and not self._backend.in_process:
-            self.closed_because = (
-                "this process was forked from the one that built it; build a pool of its own here"
-            )
-            self.close_at_exit.detach()
 
     def _note_resets(
         self,
@@ -498,9 +369,6 @@ class Engine:
         """Without one of its workers the engine is closed for good."""
         warn_of(self.close(10.0, str(error).splitlines()[0]))
 
-    def _start_deadline(self) -> float | None:
-        return None if self._start_timeout_s is None else time.monotonic() + self._start_timeout_s
-
     def _recover(self) -> None:
         """The call before this one was interrupted: its rows are in an unknown state."""
         doubt, self._in_flight = self._in_flight, None
@@ -521,24 +389,3 @@ def _of_shard(
         None if seeds is None else tuple(seeds[i] for i in inside),
         tuple(options[i] for i in inside) if isinstance(options, tuple) else options,
     )
-
-
-def _different(env_index: int, name: str, expected: str, found: str) -> SpacesDiffer:
-    return SpacesDiffer(
-        f"all environments need the same {name}; environment {env_index} differs: "
-        f"expected {expected}, found {found}"
-    )
-
-
-def _abandon_all() -> None:
-    for engine in list(_engines):
-        engine.abandon()
-
-
-os.register_at_fork(after_in_child=_abandon_all)
-
-
-def _finalize(backend: Backend, store: InfoStore) -> None:
-    """The engine was dropped without being closed, or the interpreter ends."""
-    warn_of(backend.close(10.0, polite=True))
-    store.close()
