@@ -232,6 +232,7 @@ def _lockstep(
             time_step = _reset(pool, schedule, starting)
             infos, starting = time_step.infos, _some(time_step.broken.copy())
             yield time_step
+            starting = _and_lost(starting, schedule, infos)
         if unseen is not None:
             infos["_needs_flush"], unseen = unseen, None
         time_step = _step(pool, schedule, act(infos))
@@ -242,6 +243,7 @@ def _lockstep(
         yield time_step
         if passes == max_steps or not np.count_nonzero(schedule.running):
             return
+        starting = _and_lost(starting, schedule, infos)
 
 
 def _reset(pool: Steppable, schedule: Schedule, rows: Bools) -> TimeStep:
@@ -298,6 +300,14 @@ def _lost(rows: Bools, infos: Infos) -> Bools:
     """Return those of `rows` whose environment a pool had to build anew."""
     restarted: Bools | None = infos.get("_restarted")
     return np.zeros(len(rows), np.bool_) if restarted is None else rows & restarted
+
+
+def _and_lost(starting: Bools | None, schedule: Schedule, infos: Infos) -> Bools | None:
+    """Add to the rows to be reset those whose worker a call of the consumer has cost."""
+    if "_restarted" not in infos:
+        return starting
+    lost = _lost(schedule.running, infos)
+    return _some(lost if starting is None else starting | lost)
 
 
 def _integer(name: str, value: Any, low: int, high: int | None = None) -> int:

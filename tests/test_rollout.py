@@ -453,6 +453,22 @@ def test_a_broken_episode_does_not_wait_for_its_round():
     assert_played(by_episode(steps), 4, 2, [2, 2])
 
 
+@pytest.mark.parametrize("mode", ["auto", "wait"])
+@pytest.mark.parametrize("moment", [0, 1, 2])
+def test_an_episode_that_the_consumer_lost_between_two_steps_begins_again(mode, moment):
+    pool = make_pool(2)
+    pool.lost_at_step = {99: []}  # so that the infos tell of losses
+    steps = []
+    for number, step in enumerate(
+        rollout(pool, ByNumber().get_action, episodes=2, seed=4, options={"length": 3}, mode=mode)
+    ):
+        steps.append((step, {key: value.copy() for key, value in step.infos.items()}))
+        if number == moment:
+            pool._lost[1] = True
+    assert_played(by_episode(steps), 4, 2, [3, 3])
+    assert [rows for name, rows in pool.calls if name == "reset"] == [[0, 1], [1]]
+
+
 def test_episodes_lost_in_the_reset_of_another_row_begin_again():
     pool = make_pool(2)
     pool.lost_at_reset = {1: [1]}
