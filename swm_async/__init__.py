@@ -15,8 +15,10 @@ from swm_async.errors import (
 )
 from swm_async.policy import NoisyPolicy, PointGoalExpert, Policy, RandomPolicy
 from swm_async.pool import EnvPool
+from swm_async.results import Results
 from swm_async.rollout import TimeStep, rollout
 from swm_async.vector import VectorEnv, make_vec
+from swm_async.worker_policy import WorkerPolicy
 from swm_async.world import World
 from swm_workers.point_goal import register as _register
 
