@@ -1,21 +1,21 @@
 """The command `swm-async`: arguments in, exit code out.
 
 It reads the command line and says what went wrong; what the commands do is told by `demo`,
-`comparison` and `reproduce`.
+`comparison`, `cli_evaluate` and `reproduce`.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import swm_async
-from swm_async import comparison, demo, reproduce
+from swm_async import cli_evaluate, comparison, demo, reproduce
 from swm_async.arguments import usable_cores
+from swm_async.cli_types import count, keyword, positive, seconds
 from swm_async.terminal import UserError, one_line
 
 INTERRUPTED = 130
@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_demo(commands)
     _add_bench(commands)
+    cli_evaluate.add_parser(commands)
     _add_replay(commands)
     return parser
 
@@ -60,15 +61,15 @@ def _add_demo(commands: Any) -> None:
     )
     parser.set_defaults(run=_demo)
     cores = usable_cores()
-    parser.add_argument("--num-envs", type=_positive, default=max(16, 2 * cores), metavar="N")
+    parser.add_argument("--num-envs", type=positive, default=max(16, 2 * cores), metavar="N")
     parser.add_argument(
         "--num-workers",
-        type=_count,
+        type=count,
         metavar="W",
         help="worker processes, 0 = in this process; None = one per usable core",
     )
-    parser.add_argument("--episodes", type=_positive, default=max(64, 8 * cores), metavar="E")
-    parser.add_argument("--seed", type=_count, default=0)
+    parser.add_argument("--episodes", type=positive, default=max(64, 8 * cores), metavar="E")
+    parser.add_argument("--seed", type=count, default=0)
     parser.add_argument(
         "--out",
         type=Path,
@@ -92,10 +93,10 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument(
         "env_id", metavar="ENV_ID", help="as gymnasium.make takes it, also module:Id-v0"
     )
-    parser.add_argument("--num-envs", type=_positive, nargs="+", default=[8, 32], metavar="N")
+    parser.add_argument("--num-envs", type=positive, nargs="+", default=[8, 32], metavar="N")
     parser.add_argument(
         "--num-workers",
-        type=_count,
+        type=count,
         nargs="+",
         default=sorted({0, 1, usable_cores()}),
         metavar="W",
@@ -103,17 +104,17 @@ def _add_bench(commands: Any) -> None:
     )
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
-        "--seconds", type=_seconds, default=0.2, help="length of a sample of the slowest side"
+        "--seconds", type=seconds, default=0.2, help="length of a sample of the slowest side"
     )
     length.add_argument(
-        "--steps", type=_positive, help="steps of all environments in a sample, instead"
+        "--steps", type=positive, help="steps of all environments in a sample, instead"
     )
-    parser.add_argument("--rounds", type=_positive, default=12, help="samples of each side")
-    parser.add_argument("--seed", type=_count, default=0)
+    parser.add_argument("--rounds", type=positive, default=12, help="samples of each side")
+    parser.add_argument("--seed", type=count, default=0)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write JSON and a chart")
     parser.add_argument(
         "--env-kwarg",
-        type=_keyword,
+        type=keyword,
         action="append",
         default=[],
         metavar="NAME=VALUE",
@@ -158,38 +159,6 @@ def _replay(given: argparse.Namespace) -> None:
     )
     rewards = reproduce.play(recording)
     print(f"nothing was raised; the rewards of {len(rewards)} steps sum to {sum(rewards):g}")
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must be 0 or more, found {number}")
-    return number
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, found {number}")
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be above 0, found {text}")
-    return number
-
-
-def _keyword(text: str) -> tuple[str, Any]:
-    """Read NAME=VALUE; a value that is no Python literal is taken as text."""
-    name, separator, value = text.partition("=")
-    if not (separator and name.isidentifier()):
-        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, found {text!r}")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
 
 
 if __name__ == "__main__":
