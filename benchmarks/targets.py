@@ -9,16 +9,28 @@ from itertools import groupby
 from typing import Any
 
 from environments import ENVIRONMENTS
+from gymnasium.vector import AutoresetMode
 from harness import CEILING, RAW_FLOOR, BareSteps, Ceiling, RawFloor
 
 from swm_async.benchmarking import Side, Spread, measure, opened
-from swm_async.contenders import SYNC, PoolSide, VectorSide, Work, pool_label
+from swm_async.contenders import (
+    ASYNC,
+    SYNC,
+    OwnVectorSide,
+    PoolSide,
+    VectorSide,
+    Work,
+    own_vector_label,
+    pool_label,
+)
 
 NUM_WORKERS = 2
 
 _WHAT_BOTH_DID = {
     SYNC: "SyncVectorEnv(copy=False, SAME_STEP); EnvPool.step, then reset(mask=finished); the same "
     "environments, seeds, actions and resets; both hand out observations, rewards, flags and infos",
+    ASYNC: "AsyncVectorEnv(copy=False, SAME_STEP), one process per environment, and VectorEnv("
+    "copy=False, SAME_STEP); the same environments, seeds, actions, resets and outputs",
     CEILING: f"{NUM_WORKERS} forked processes, each stepping and resetting its half of the "
     "environments in a plain loop, exchanging nothing; EnvPool.step, then reset(mask=finished)",
     RAW_FLOOR: f"16 bytes to each of {NUM_WORKERS} forked processes and back over bare pipes; "
@@ -37,6 +49,7 @@ class Target:
         least: The smallest speed, as a multiple of the reference's; against the raw floor the
             longest time, as a multiple of its time.
         aim: What is hoped for, in the same terms.
+        mode: Resets within the steps of VectorEnv; None = EnvPool and masked resets.
     """
 
     name: str
@@ -45,6 +58,7 @@ class Target:
     reference: str
     least: float | None = None
     aim: float | None = None
+    mode: AutoresetMode | None = None
 
     @property
     def is_time(self) -> bool:
@@ -53,14 +67,29 @@ class Target:
 
     @property
     def what_both_did(self) -> str:
-        return _WHAT_BOTH_DID[self.reference]
+        text = _WHAT_BOTH_DID[self.reference]
+        if self.mode is None:
+            return text
+        own = f"VectorEnv(copy=False, {self.mode.name})"
+        return text.replace("EnvPool.step, then reset(mask=finished)", own)
+
+    @property
+    def label(self) -> str:
+        """The label of the side that is to reach it."""
+        if self.mode is None:
+            return pool_label(NUM_WORKERS)
+        return own_vector_label(NUM_WORKERS, self.mode)
 
 
 def _series(
-    name: str, environment: str, reference: str, figures: dict[int, tuple[float, float]]
+    name: str,
+    environment: str,
+    reference: str,
+    figures: dict[int, tuple[float, float]],
+    mode: AutoresetMode | None = None,
 ) -> list[Target]:
     return [
-        Target(name, environment, num_envs, reference, least, aim)
+        Target(name, environment, num_envs, reference, least, aim, mode)
         for num_envs, (least, aim) in figures.items()
     ]
 
@@ -77,13 +106,23 @@ TARGETS: list[Target] = [
         "cartpole",
         CEILING,
         {8: (0.4, 0.6), 32: (0.6, 0.8), 64: (0.7, 0.85), 256: (0.8, 0.92)},
+        AutoresetMode.SAME_STEP,
+    ),
+    *_series(
+        "P4",
+        "cartpole",
+        CEILING,
+        {8: (0.45, 0.6), 32: (0.7, 0.85), 64: (0.85, 0.92), 256: (0.9, 0.96)},
+        AutoresetMode.NEXT_STEP,
     ),
     *_series(
         "P4b",
         "cartpole",
         SYNC,
         {8: (0.95, 1.2), 32: (1.6, 1.8), 64: (1.8, 2.0), 256: (1.9, 2.2)},
+        AutoresetMode.SAME_STEP,
     ),
+    *_series("P5", "cartpole", ASYNC, {32: (8.0, 10.0)}, AutoresetMode.SAME_STEP),
     *_series("P7", "nothing", RAW_FLOOR, {2: (1.8, 1.4)}),
 ]
 NAMES = list(dict.fromkeys(target.name for target in TARGETS))
@@ -112,7 +151,7 @@ class Outcome:
             target.name,
             ENVIRONMENTS[target.environment].title,
             str(target.num_envs),
-            target.reference,
+            target.reference + (f", {target.mode.value}" if target.mode is not None else ""),
             "" if target.least is None else f"{bound} {target.least:g}",
             "" if target.aim is None else f"{target.aim:g}",
             str(self.measured),
@@ -120,7 +159,9 @@ class Outcome:
         ]
 
     def data(self) -> dict[str, Any]:
+        mode = self.target.mode
         return asdict(self.target) | {
+            "mode": None if mode is None else mode.value,
             "compared": "time" if self.target.is_time else "speed",
             "measured": self.measured._asdict(),
             "verdict": self.verdict,
@@ -136,35 +177,40 @@ def measure_targets(
 ) -> list[Outcome]:
     """Measure the targets of these names; those of the same work are measured in one run."""
 
-    def work_of(target: Target) -> tuple[str, int, bool]:
-        return target.environment, target.num_envs, target.is_time
+    def work_of(target: Target) -> tuple[str, int, str]:
+        # AsyncVectorEnv is so much slower that it would shorten the samples of the others.
+        alone = target.reference if target.reference in (ASYNC, RAW_FLOOR) else ""
+        return target.environment, target.num_envs, alone
 
     chosen = [target for target in TARGETS if target.name in names]
     found: dict[Target, Spread] = {}
-    for (environment, num_envs, is_time), group in groupby(sorted(chosen, key=work_of), work_of):
+    for (environment, num_envs, _), group in groupby(sorted(chosen, key=work_of), work_of):
         targets = list(group)
         work = Work.of(ENVIRONMENTS[environment].env_fn, num_envs)
-        makers = _sides(work, targets, is_time)
+        makers = _sides(work, targets)
         with opened(makers) as sides:
             result = measure(sides, rounds=rounds, seconds=seconds)
-        pool = pool_label(NUM_WORKERS)
         for target in targets:
-            ratio = result.ratio
-            found[target] = (
-                ratio(RAW_FLOOR, pool) if target.is_time else ratio(pool, target.reference)
-            )
+            mine, other = target.label, target.reference
+            found[target] = result.ratio(*(other, mine) if target.is_time else (mine, other))
         report(f"{ENVIRONMENTS[environment].title}, {num_envs} environments: measured")
     return [Outcome(target, found[target]) for target in chosen]
 
 
-def _sides(work: Work, targets: Sequence[Target], is_time: bool) -> list[Callable[[], Side]]:
+def _sides(work: Work, targets: Sequence[Target]) -> list[Callable[[], Side]]:
     """The sides that these targets need; those that fork come first."""
-    if is_time:
+    if targets[0].is_time:
         return [partial(RawFloor, NUM_WORKERS), partial(BareSteps, work, NUM_WORKERS)]
     references: dict[str, Callable[[], Side]] = {
+        ASYNC: partial(VectorSide, work, ASYNC),
         CEILING: partial(Ceiling, work, NUM_WORKERS),
         SYNC: partial(VectorSide, work, SYNC),
     }
     needed = {target.reference for target in targets}
     chosen = [make for label, make in references.items() if label in needed]
-    return [*chosen, partial(PoolSide, work, NUM_WORKERS)]
+    for mode in dict.fromkeys(target.mode for target in targets):
+        if mode is None:
+            chosen.append(partial(PoolSide, work, NUM_WORKERS))
+        else:
+            chosen.append(partial(OwnVectorSide, work, NUM_WORKERS, mode))
+    return chosen

@@ -18,11 +18,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 
 from swm_async.benchmarking import Measurement, Side, Spread, measure, opened
 from swm_async.pool import EnvPool
+from swm_async.vector import VectorEnv
 
 EnvFn = Callable[[], "gymnasium.Env[Any, Any]"]
 
@@ -109,8 +110,37 @@ class VectorSide(Stepper):
         super().__init__(work)
         self.label = label
         make: Any = SyncVectorEnv if label == SYNC else AsyncVectorEnv
-        mode = gymnasium.vector.AutoresetMode.SAME_STEP
+        mode = AutoresetMode.SAME_STEP
         self._envs = make(work.env_fns, copy=False, autoreset_mode=mode)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._envs.close()
+
+    def _reset(self, seed: int) -> Any:
+        return self._envs.reset(seed=seed)[0]
+
+    def _pass(self, actions: Any) -> Outputs:
+        return Outputs(*self._envs.step(actions)[:4])
+
+
+class OwnVectorSide(Stepper):
+    """A VectorEnv of this library; it resets within the step, and copies nothing.
+
+    Args:
+        work: what is done.
+        num_workers: 0 = in this process.
+        mode: when a finished environment is reset.
+    """
+
+    def __init__(
+        self, work: Work, num_workers: int, mode: AutoresetMode = AutoresetMode.SAME_STEP
+    ) -> None:
+        super().__init__(work)
+        self.label = own_vector_label(num_workers, mode)
+        self._envs = VectorEnv(
+            work.env_fns, num_workers=num_workers, copy=False, autoreset_mode=mode
+        )
 
     def close(self) -> None:
         """Close the environments."""
@@ -144,6 +174,11 @@ class PoolSide(Stepper):
         if np.count_nonzero(finished):
             observations, _ = self._pool.reset(mask=finished)
         return Outputs(observations, rewards, terminateds, truncateds)
+
+
+def own_vector_label(num_workers: int, mode: AutoresetMode) -> str:
+    """The label of a VectorEnv of so many workers."""
+    return pool_label(num_workers).replace("EnvPool", f"VectorEnv, {mode.value}")
 
 
 def pool_label(num_workers: int) -> str:

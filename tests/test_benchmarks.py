@@ -13,12 +13,13 @@ import pytest
 from PIL import Image
 
 from swm_async.benchmarking import Measurement, Spread, in_words, machine, measure
-from swm_async.contenders import ASYNC, SYNC, PoolSide, VectorSide, Work
+from swm_async.contenders import ASYNC, SYNC, OwnVectorSide, PoolSide, VectorSide, Work
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
 
-import targets  # noqa: E402  # a script's directory becomes part of the path only above
+import infos  # noqa: E402  # a script's directory becomes part of the path only above
+import targets  # noqa: E402  # as above
 import throughput  # noqa: E402  # as above
 from environments import ENVIRONMENTS  # noqa: E402  # as above
 from harness import Ceiling, PlainLoop, RawFloor  # noqa: E402  # as above
@@ -30,6 +31,7 @@ SIDES = {
     "AsyncVectorEnv": lambda work: VectorSide(work, ASYNC),
     "in process": lambda work: PoolSide(work, 0),
     "2 workers": lambda work: PoolSide(work, 2),
+    "VectorEnv, 2 workers": lambda work: OwnVectorSide(work, 2),
 }
 
 
@@ -269,3 +271,44 @@ def test_an_unknown_name_is_refused(capsys):
     with pytest.raises(SystemExit):
         throughput.main(["--only", "P1,P99"])
     assert "P99" in capsys.readouterr().err
+
+
+# Infos and masks.
+
+
+def test_both_sides_of_the_rows_on_infos_hand_out_the_same():
+    pool = infos.PoolSteps("", infos.WorldLike, 4, 2, None, False)
+    alone = infos.PoolSteps("", infos.WorldLike, 4, 0, None, False)
+    try:
+        for side in (pool, alone):
+            side.restart()
+            side.run(3)
+        found, expected = pool._pool.infos, alone._pool.infos
+        assert list(found) == list(expected)
+        for key in expected:
+            np.testing.assert_array_equal(found[key], expected[key])
+    finally:
+        pool.close()
+        alone.close()
+
+
+def test_the_copies_of_the_last_row_are_the_pictures_that_the_pool_hands_out():
+    pool, copies = infos.PoolSteps("", infos.Frames, 2, 2, None, False), infos.Copies(2)
+    try:
+        for side in (pool, copies):
+            side.restart()
+            side.run(1)
+        np.testing.assert_array_equal(pool._pool.infos["pixels"], copies._target)
+    finally:
+        pool.close()
+
+
+def test_the_script_on_infos_measures_every_row(monkeypatch, tmp_path, capsys):
+    out = tmp_path / "infos.json"
+    monkeypatch.setattr(
+        sys, "argv", ["infos.py", "--rounds", "1", "--seconds", "0.001", "--out", str(out)]
+    )
+    monkeypatch.setattr(infos, "ROWS", {"P9": infos.ROWS["P9"], "P10": infos.ROWS["P10"]})
+    infos.main()
+    assert [row["row"] for row in json.loads(out.read_text())["rows"]] == ["P9", "P10"]
+    assert "P10" in capsys.readouterr().out

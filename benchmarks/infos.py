@@ -1,0 +1,223 @@
+"""What infos and masks cost: rows P8, P9 and P10 of the targets.
+
+    python benchmarks/infos.py                 # a few minutes
+    python benchmarks/infos.py --rounds 5 --seconds 0.05
+
+P8   a mask that selects 8 of 256 environments, all in one shard, against a pool of 8 alone.
+P9   World's infos (10 keys, one of 64×64×3 pixels) of an environment that does nothing, against
+     two forked processes with an in-process pool of half the environments each.
+P10  an info of 224×224×3 bytes per environment, against one `numpy.copyto` per frame.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import gymnasium
+import numpy as np
+from environments import Nothing
+from harness import ForkedProcesses
+
+from swm_async import EnvPool
+from swm_async.arguments import split
+from swm_async.benchmarking import Side, Spread, in_words, machine, measure, opened
+from swm_async.terminal import text_table
+
+ROWS = {
+    "P8 CartPole": ("time", 1.4, 1.1),
+    "P8 nothing": ("time", 2.0, 1.3),
+    "P9": ("speed", 0.75, 0.85),
+    "P10": ("time", 0.7, 0.6),
+}
+
+
+class WorldLike(Nothing):
+    """Reports what World's environments report, made beforehand, so that only the way costs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+        self._info = {
+            "observation": np.zeros(4, np.float32),
+            "reward": 0.5,
+            "terminated": False,
+            "truncated": False,
+            "action": np.zeros(2, np.float32),
+            "step_idx": 7,
+            "id": 2**40,
+            "pixels": pixels,
+            "render_time": 0.001,
+            "success": False,
+        }
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        return self._observation, self._info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._observation, 0.0, False, False, self._info
+
+
+class Frames(Nothing):
+    """Reports one picture of 224×224 pixels, each environment its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._info = {"pixels": np.full((224, 224, 3), 7, np.uint8)}
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        return self._observation, self._info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._observation, 0.0, False, False, self._info
+
+
+class PoolSteps:
+    """Steps of a pool, with a mask or without."""
+
+    def __init__(
+        self,
+        label: str,
+        env_fn: Callable[[], Any],
+        num_envs: int,
+        num_workers: int,
+        mask: Any = None,
+        observations: bool = True,
+    ) -> None:
+        self.label = label
+        self._pool = EnvPool([env_fn] * num_envs, num_workers=num_workers,
+                             observations=observations)  # fmt: skip
+        self._actions = np.zeros(num_envs, np.int64)
+        self._mask = mask
+
+    def restart(self) -> None:
+        self._pool.reset(seed=0)
+
+    def run(self, passes: int) -> float:
+        step, actions, mask = self._pool.step, self._actions, self._mask
+        started = perf_counter()
+        for _ in range(passes):
+            step(actions, mask)
+        return passes / (perf_counter() - started)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class ForkedPools:
+    """W forked processes with an in-process pool of N/W environments each; the sum of speeds."""
+
+    label = "ceiling"
+
+    def __init__(self, env_fn: Callable[[], Any], num_envs: int, num_workers: int) -> None:
+        self._env_fn, self._num_envs = env_fn, num_envs
+        self._shards = split(num_envs, num_workers)
+        self._processes = ForkedProcesses(self._serve, num_workers)
+
+    def restart(self) -> None:
+        self._ask(0)
+
+    def run(self, passes: int) -> float:
+        seconds = self._ask(passes)
+        sizes = [shard.last - shard.first for shard in self._shards]
+        steps = sum(passes * n / s for n, s in zip(sizes, seconds, strict=True))
+        return steps / self._num_envs
+
+    def close(self) -> None:
+        self._processes.close()
+
+    def _ask(self, passes: int) -> list[float]:
+        for fd in self._processes.writes:
+            os.write(fd, np.int64(passes).tobytes())
+        return [float(np.frombuffer(os.read(fd, 8))[0]) for fd in self._processes.reads]
+
+    def _serve(self, w: int, read_fd: int, write_fd: int) -> None:
+        first, last = self._shards[w]
+        side = PoolSteps("", self._env_fn, last - first, 0, observations=False)
+        side.restart()
+        while data := os.read(read_fd, 8):
+            passes = int(np.frombuffer(data, np.int64)[0])
+            speed = side.run(max(passes, 1))
+            os.write(write_fd, np.float64(max(passes, 1) / speed).tobytes())
+
+
+class Copies:
+    """One `numpy.copyto` per frame into an array `(N, 1, 224, 224, 3)`, in this process."""
+
+    label = "numpy.copyto"
+
+    def __init__(self, num_envs: int) -> None:
+        self._frames = [np.full((224, 224, 3), 7, np.uint8) for _ in range(num_envs)]
+        self._target = np.zeros((num_envs, 1, 224, 224, 3), np.uint8)
+
+    def restart(self) -> None:
+        pass
+
+    def run(self, passes: int) -> float:
+        started = perf_counter()
+        for _ in range(passes):
+            for i, frame in enumerate(self._frames):
+                np.copyto(self._target[i, 0], frame)
+        return passes / (perf_counter() - started)
+
+    def close(self) -> None:
+        pass
+
+
+def sides_of(row: str) -> list[Callable[[], Side]]:
+    """The reference, then the side that is to reach the target."""
+    if row.startswith("P8"):
+        env_fn = Nothing if "nothing" in row else partial(gymnasium.make, "CartPole-v1")
+        mask = np.zeros(256, np.bool_)
+        mask[8:16] = True
+        return [
+            partial(PoolSteps, "8 alone, 1 worker", env_fn, 8, 1),
+            partial(PoolSteps, "8 of 256, 2 workers", env_fn, 256, 2, mask),
+        ]
+    if row == "P9":
+        return [
+            partial(ForkedPools, WorldLike, 32, 2),
+            partial(PoolSteps, "EnvPool, 2 workers", WorldLike, 32, 2, None, False),
+        ]
+    return [
+        partial(Copies, 32),
+        partial(PoolSteps, "EnvPool, 2 workers", Frames, 32, 2, None, False),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=12, help="samples per side")
+    parser.add_argument("--seconds", type=float, default=0.3, help="of one sample")
+    parser.add_argument("--out", type=Path, default=None, help="a JSON file to write")
+    given = parser.parse_args()
+    described = machine()
+    print(in_words(described), flush=True)
+    cells, data = [], []
+    for row, (kind, least, aim) in ROWS.items():
+        with opened(sides_of(row)) as (reference, mine):
+            result = measure([reference, mine], rounds=given.rounds, seconds=given.seconds)
+            pair = (reference.label, mine.label)
+            found: Spread = result.ratio(*pair if kind == "time" else pair[::-1])
+        good = found.median <= least if kind == "time" else found.median >= least
+        bound = "at most" if kind == "time" else "at least"
+        cells.append(
+            [row, mine.label, reference.label, kind, f"{bound} {least:g}", f"{aim:g}", str(found),
+             "reached" if good else "missed"]
+        )  # fmt: skip
+        data.append({"row": row, "compared": kind, "least": least, "measured": found._asdict()})
+        print(f"{row}: measured", flush=True)
+    heading = ["row", "side", "against", "compared", "target", "aim", "measured", "verdict"]
+    print(text_table([heading, *cells]))
+    if given.out is not None:
+        given.out.write_text(json.dumps({"machine": described, "rows": data}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
