@@ -12,8 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 CONTRACT = (ROOT / "docs" / "contract.md").read_text("utf-8")
-PAGES = ["README.md", "benchmarks/README.md", "docs/contract.md"]
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+PAGES = ["README.md", "benchmarks/README.md", "docs/coming-from.md", "docs/contract.md"]
+COMING_FROM = (ROOT / "docs" / "coming-from.md").read_text("utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README + COMING_FROM, re.MULTILINE | re.DOTALL)
 
 
 def title(block: str) -> str:
@@ -38,7 +39,7 @@ def test_every_example_of_the_readme_runs_as_shown(block, tmp_path):
 
 
 def test_the_readme_has_examples():
-    assert len(BLOCKS) == README.count("```python") >= 5
+    assert len(BLOCKS) == (README + COMING_FROM).count("```python") >= 8
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -87,6 +88,7 @@ def test_sections_of_the_contract_that_the_code_cites_exist():
         "Rollout",
         "Evaluate",
         "Dataset evaluation",
+        "VectorEnv",
         "Not yet",
     ],
 )
