@@ -48,6 +48,8 @@ class EnvAccess:
                 raise errors[0] if own is None else own
             if operation.path == () and operation.verb is Verb.CALL:
                 self._note_handle(env_index, operation)
+            if operation.verb is Verb.SET:
+                self._handle_spaces.pop((env_index, operation.name), None)
             return results[env_index]
 
     def handle_space(self, env_index: int, name: str) -> Any:

@@ -6,6 +6,7 @@ checks come before anything is written.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -113,9 +114,9 @@ class ActionWriter:
 
 
 def pickle_objects(objects: Sequence[tuple[Any, ...]]) -> bytes:
-    """Pickle the object leaves of some rows."""
+    """Pickle the object leaves of some rows, each row for itself: no two share an object."""
     try:
-        return bytes(cloudpickle.dumps(list(objects)))
+        return pickle.dumps([cloudpickle.dumps(row) for row in objects])
     except Exception as error:  # anything may come from a user's reduction
         raise TypeError(f"actions cannot be pickled: {error}") from error
 

@@ -169,8 +169,8 @@ class Hosting:
 
 def _different(env_index: int, name: str, expected: str, found: str) -> SpacesDiffer:
     return SpacesDiffer(
-        f"all environments need the same {name}; environment {env_index} differs: "
-        f"expected {expected}, found {found}"
+        f"all environments need the same {name}; environments 0 and {env_index} differ: "
+        f"{expected} and {found}"
     )
 
 

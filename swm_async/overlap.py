@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -52,6 +52,10 @@ class Arrived(NamedTuple):
     reply: Any
 
 
+ShowMask: TypeAlias = Callable[[Task], int]
+"""Writes the rows of a task into the shared mask; returns the flags of the command."""
+
+
 class Overlap:
     """The tasks of a pool's workers.
 
@@ -60,9 +64,7 @@ class Overlap:
         shards: which environments each worker hosts.
         backend: tells which replies have come.
         exchange: posts commands and collects replies.
-        show_mask: writes the rows of a task into the shared mask; returns the flags.
         timeout_s: seconds that a worker may take for one task; None = any.
-        put_in_doubt: told of workers whose replies are lost should an interrupt come now.
     """
 
     def __init__(
@@ -71,16 +73,12 @@ class Overlap:
         shards: Sequence[ShardRange],
         backend: Backend,
         exchange: Exchange,
-        show_mask: Callable[[Task], int],
         timeout_s: float | None,
-        put_in_doubt: Callable[[Sequence[int]], None],
     ) -> None:
-        self._put_in_doubt = put_in_doubt
         self._state = np.zeros(num_envs, np.int8)
         self._shards = shards
         self._backend = backend
         self._exchange = exchange
-        self._show_mask = show_mask
         self._timeout_s = timeout_s
         self._running: dict[int, Sent] = {}
         self._waiting: dict[int, deque[Task]] = {w: deque() for w in range(len(shards))}
@@ -98,20 +96,20 @@ class Overlap:
         """``(N,) bool``: a worker writes, or will write, this row."""
         return np.asarray(self._state == _IN_FLIGHT)
 
-    def start(self, tasks: Sequence[Task]) -> None:
+    def start(self, tasks: Sequence[Task], show_mask: ShowMask) -> None:
         """Tell the workers, or let the tasks wait for those that are busy."""
         for task in tasks:
             self._state[task.rows] = _IN_FLIGHT
             self.any = True
             self._waiting[task.worker].append(task)
-            self.go_on(task.worker)
+            self.go_on(task.worker, show_mask)
 
-    def go_on(self, worker: int) -> None:
+    def go_on(self, worker: int, show_mask: ShowMask) -> None:
         """Give a worker that has nothing to do the next of its tasks."""
         if worker in self._running or not self._waiting[worker]:
             return
         task = self._waiting[worker].popleft()
-        flags = self._show_mask(task)
+        flags = show_mask(task)
         timeout_s = self._timeout_s
         number, version = self._exchange.next_number(), self._exchange.version
         sent = Sent(task, number, version, None)
@@ -133,7 +131,11 @@ class Overlap:
         ]
 
     def wait(
-        self, workers: Sequence[int], timeout_s: float | None, unlocked: AbstractContextManager[Any]
+        self,
+        workers: Sequence[int],
+        timeout_s: float | None,
+        unlocked: AbstractContextManager[Any],
+        put_in_doubt: Callable[[Sequence[int]], None],
     ) -> list[Arrived]:
         """Wait until one of these workers has replied; reads every reply that has come.
 
@@ -144,6 +146,7 @@ class Overlap:
             workers: busy ones.
             timeout_s: seconds; None = as long as they live, 0 = only look.
             unlocked: entered while waiting, so that other threads may send.
+            put_in_doubt: told of workers whose replies are lost should an interrupt come now.
 
         Returns:
             What has arrived; nothing after a timeout.
@@ -156,7 +159,7 @@ class Overlap:
         with unlocked:
             ready = self._backend.ready(workers, max(0.0, min(patience)) if patience else None)
         arrived: list[Arrived] = []
-        self._put_in_doubt(workers)
+        put_in_doubt(workers)
         for w in workers:
             if w not in self._running:
                 continue  # another thread has read this reply meanwhile

@@ -37,14 +37,9 @@ class OverlappingEngine(Engine):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # It is handed no method of this object: a cycle would keep a dropped pool open.
         self.overlap = Overlap(
-            self.num_envs,
-            self.shards,
-            self._backend,
-            self._exchange,
-            self._show_mask,
-            self._timeout_s,
-            self.put_in_doubt,
+            self.num_envs, self.shards, self._backend, self._exchange, self._timeout_s
         )
         self._unraised: list[PoolError] = []
         self._whole_gathered: list[tuple[int, Role, bytes]] = []
@@ -148,7 +143,8 @@ class OverlappingEngine(Engine):
             [
                 Task(kind, w, rows[hosts == w], None if arguments is None else arguments[w])
                 for w in workers
-            ]
+            ],
+            self._show_mask,
         )
         self._in_flight = None
 
@@ -159,12 +155,12 @@ class OverlappingEngine(Engine):
         unlocked: AbstractContextManager[Any],
     ) -> bool:
         """Read replies that have come and send what waits for them; False = none has come."""
-        arrived = self.overlap.wait(workers, timeout_s, unlocked)
+        arrived = self.overlap.wait(workers, timeout_s, unlocked, self.put_in_doubt)
         if any(_went_wrong(each) for each in arrived):
             self._take_in()  # what failed is built anew before its worker goes on
         if self.closed_because is None:
             for each in arrived:
-                self.overlap.go_on(each.sent.task.worker)
+                self.overlap.go_on(each.sent.task.worker, self._show_mask)
         self._in_flight = None
         return bool(arrived)
 
@@ -188,7 +184,7 @@ class OverlappingEngine(Engine):
                 again = [task for task in again if len(task.rows)]
                 for task in again:
                     self._note_repeated(task.rows)
-                self.overlap.start(again)
+                self.overlap.start(again, self._show_mask)
             elif self.restarts is not None and kind == Command.STEP:
                 self.restarts.note_finished(rows, self.control.terminateds, self.control.truncateds)
         self._some_need_reset = bool(self.need_reset.any())

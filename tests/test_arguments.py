@@ -37,6 +37,7 @@ def test_no_mask_stays_no_mask():
         np.array([True, True, False, False, True])[::2],
         np.array([1, 0, 1], np.uint8).view(np.bool_),
         np.array([[True, False, True]])[0],
+        np.array([True, False, True]).view(np.recarray),
     ],
 )
 def test_a_mask_becomes_a_private_array(mask):

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
 import envs
-from pools import shared_pool
+from pools import forget_arguments, shared_pool
 from swm_async import EnvError, EnvPool
 
 COUNT = 3
@@ -33,14 +33,15 @@ def make_robot(i):
 @pytest.fixture(scope="module", params=[0, 2])
 def lent(request):
     factories = [partial(make_robot, i) for i in range(COUNT)]
-    with shared_pool(factories, num_workers=request.param) as loan:
+    with shared_pool(request, factories, num_workers=request.param) as loan:
         yield loan
 
 
 @pytest.fixture
-def pool(lent):
+def pool(lent, request):
     """A shared pool whose environments have just been reset."""
-    return lent.ready(start_over)
+    yield lent.ready(start_over)
+    forget_arguments(request)
 
 
 def start_over(pool):

@@ -11,7 +11,7 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 import envs
 from conftest import NUM_ENVS, WORKER_COUNTS
-from pools import open_descriptors, shared_pool
+from pools import forget_arguments, open_descriptors, shared_pool
 from swm_async import EnvError, EnvPool
 
 SOME = np.array([True, False, False, True])
@@ -33,14 +33,15 @@ def nothing_left_behind(request):
 @pytest.fixture(scope="module", params=WORKER_COUNTS)
 def lent(request):
     factories = [partial(envs.Ledger, i) for i in range(NUM_ENVS)]
-    with shared_pool(factories, num_workers=request.param) as loan:
+    with shared_pool(request, factories, num_workers=request.param) as loan:
         yield loan
 
 
 @pytest.fixture
-def pool(lent):
+def pool(lent, request):
     """A shared pool whose environments have just had their first reset."""
-    return lent.ready(start_over)
+    yield lent.ready(start_over)
+    forget_arguments(request)
 
 
 def start_over(pool):
@@ -539,17 +540,19 @@ def test_full_resets_whose_arrays_nobody_holds_need_no_more_memory(pool):
     assert open_descriptors() <= before
 
 
-def test_rewards_and_flags_are_fresh_arrays_at_each_call(pool):
+@pytest.mark.parametrize("mask", [None, SOME], ids=["all", "some"])
+def test_rewards_and_flags_are_fresh_arrays_at_each_call(pool, mask):
+    taken = np.ones(NUM_ENVS, bool) if mask is None else mask
     pool.reset(options={"terminated": True, "truncated": True})
-    first = step(pool)[1:4]
-    second = step(pool, SOME)[1:4]
+    first = step(pool, mask)[1:4]
+    pool.reset()
+    second = step(pool, mask)[1:4]
+    np.testing.assert_array_equal(first, [taken] * 3)
+    np.testing.assert_array_equal(second, [taken, [False] * NUM_ENVS, [False] * NUM_ENVS])
     for array in second:
-        array[:] = 0
-    third = step(pool)[1:4]
-    np.testing.assert_array_equal(first, [[1] * NUM_ENVS] * 3)
-    np.testing.assert_array_equal(second, [[0] * NUM_ENVS] * 3)
-    np.testing.assert_array_equal(third[0], [3, 2, 2, 3])
-    np.testing.assert_array_equal(third[1:], [[True] * NUM_ENVS] * 2)
+        array[:] = 1
+    third = step(pool, mask)[1:4]
+    np.testing.assert_array_equal(third, [2 * taken, [False] * NUM_ENVS, [False] * NUM_ENVS])
 
 
 def test_a_caller_may_change_the_returned_dict(pool):
@@ -938,6 +941,13 @@ def test_a_method_as_an_attribute_can_be_called_and_says_where_it_is(pool):
     assert methods[1] is methods[2] is None
     assert methods[3](5, times=2) == 13
     assert repr(methods[3]) == "<method envs[3].add>"
+
+
+def test_an_environment_is_never_copied_and_always_a_handle(pool):
+    inner = pool.get_attr("unwrapped")
+    inner[1].steps = 40
+    assert pool.get_attr("steps") == [0, 40, 0, 0]
+    assert repr(inner[1]) == "<Ledger at envs[1].unwrapped>"
 
 
 def test_an_attribute_that_is_not_there_is_an_error_of_every_environment(pool):

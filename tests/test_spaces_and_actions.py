@@ -221,6 +221,17 @@ def test_arrays_inside_dicts_and_tuples_stay_the_same_objects(name):
         assert not any(pick(fresh, leaf.path) is b for leaf, b in zip(parts, before, strict=True))
 
 
+@pytest.mark.parametrize("name", ["box float32", "nested", "text", "dict with text"])
+def test_private_copies_of_observations_are_deep(name):
+    space = ALL_SPACES[name]
+    first, second = draw(space, 1), draw(space, 2)
+    with EnvPool([partial(envs.Echo, space)] * COUNT, num_workers=0, copy=True) as pool:
+        observations, _ = pool.reset(options=[{"observation": sample} for sample in first])
+        later, *_ = pool.step(second)
+        assert_same(observations, batched(space, first))
+        assert_same(later, batched(space, second))
+
+
 def test_observations_that_are_objects_are_snapshots():
     class Growing(envs.Echo):
         def step(self, action):
@@ -272,6 +283,7 @@ BYTES = spaces.Box(0, 255, (2,), np.uint8)
         (spaces.Tuple([FLOATS, BYTES]), [np.array([0.1, 0.2]), np.array([1, 2], np.uint8)]),
         (spaces.Tuple([FLOATS, BYTES]), (np.array([0.1, 0.2]), np.array([1.0, 2.0]))),
     ],
+    ids=lambda value: " ".join(repr(value).split()),
 )
 def test_observations_are_cast_where_gymnasium_casts_them_and_refused_where_it_refuses(
     space, observation

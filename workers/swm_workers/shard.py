@@ -150,11 +150,13 @@ class Shard:
             array: Any = np.ndarray((self.num_envs, *slot.shape), slot.dtype, block, offset)
             self._observation_rows.append([array[i, ...] for i in range(first, last)])
         self._observe = bool(layout.observations)
-        leaf = self._observation_leaves[0]
-        is_box = self._observe and leaf.path == () and leaf.dtype is not None and leaf.shape != ()
+        # A Dict or Tuple space may have no leaves at all.
+        whole = [leaf for leaf in self._observation_leaves if leaf.path == ()]
+        is_box = self._observe and any(leaf.dtype is not None and leaf.shape for leaf in whole)
         self._box = self._observation_rows[0] if is_box else None
-        self._box_shape = leaf.shape
-        self._only_action = self._control.actions[0] if self._action_leaves[0].path == () else None
+        self._box_form = (whole[0].dtype, whole[0].shape) if is_box else None
+        acted = [leaf for leaf in self._action_leaves if leaf.path == ()]
+        self._only_action = self._control.actions[0] if acted else None
         self._infos.bind(layout, buffers)
 
     def forget(self) -> None:
@@ -196,13 +198,15 @@ class Shard:
 
         The flags ``SAME_STEP`` and ``NEXT_STEP`` ask for resets of what finishes.
 
-        ``pickled_objects`` holds, for each of ``rows``, a tuple of the action leaves that
-        have no dtype; None where the action space has no such leaves.
+        ``pickled_objects`` holds, for each of ``rows``, a pickled tuple of the action leaves
+        that have no dtype; None where the action space has no such leaves.
         """
-        objects = None if pickled_objects is None else snapshot.loads(pickled_objects)
+        objects = None
+        if pickled_objects is not None:
+            rows, objects = self._load_objects(rows, pickled_objects)
         steps, infos = self._steps, self._infos
         rewards, terminateds, truncateds = self._rewards, self._terminateds, self._truncateds
-        observe, box, shape = self._observe, self._box, self._box_shape
+        observe, box, form = self._observe, self._box, self._box_form
         ended, resets = self._ended, flags & (SAME_STEP | NEXT_STEP)
         for k, action in zip(rows, self._actions(rows, objects), strict=True):
             try:
@@ -225,9 +229,11 @@ class Shard:
                     else:
                         self._keep_final(k, observation, info)
                         observation, info = self.envs[k].reset()
-                if box is not None and observation.__class__ is np.ndarray:
-                    if observation.shape != shape:
-                        raise _wrong_shape(self._observation_leaves[0], observation.shape)
+                if (
+                    box is not None
+                    and observation.__class__ is np.ndarray
+                    and (observation.dtype, observation.shape) == form
+                ):
                     box[k][...] = observation
                 elif observe:
                     self._write_observation(k, observation)
@@ -270,7 +276,10 @@ class Shard:
             if rows is None or not same or part.shape != leaf.shape:
                 return False
             parts.append(part)
-        if self._observation_leaves[0].path and type(observation) not in (dict, tuple):
+        if any(leaf.path for leaf in self._observation_leaves) and type(observation) not in (
+            dict,
+            tuple,
+        ):
             return False
         for part, rows in zip(parts, targets, strict=True):
             if rows is not None:
@@ -309,8 +318,24 @@ class Shard:
         if only is not None:
             # Iterating gives numpy scalars for Discrete, arrays for everything else.
             taken: Iterable[Any] = only.copy() if len(rows) == len(only) else only[list(rows)]
-            return taken
+            # Indexing a Box of shape () gives scalars too, where arrays are wanted.
+            is_scalar_box = self._action_leaves[0].is_scalar_box
+            return [np.array(action) for action in taken] if is_scalar_box else taken
         return self._nested_actions(rows, objects)
+
+    def _load_objects(
+        self, rows: Sequence[int], pickled: bytes
+    ) -> tuple[list[int], list[tuple[Any, ...]]]:
+        """The rows whose objects can be rebuilt, and these: each its own, shared by no two."""
+        loaded: list[int] = []
+        objects: list[tuple[Any, ...]] = []
+        for k, data in zip(rows, snapshot.loads(pickled), strict=True):
+            try:
+                objects.append(snapshot.loads(data))
+                loaded.append(k)
+            except BaseException as error:  # a class's own reconstruction may raise anything
+                self._fail(k, "step", error)
+        return loaded, objects
 
     def _nested_actions(
         self, rows: Sequence[int], objects: Sequence[tuple[Any, ...]] | None
@@ -320,7 +345,14 @@ class Shard:
             given = iter(objects[j]) if objects is not None else iter(())
             yield assemble(
                 space,
-                [next(given) if part is None else part[k].copy() for part in self._control.actions],
+                [
+                    next(given)
+                    if part is None
+                    else np.array(part[k])
+                    if leaf.is_scalar_box
+                    else part[k].copy()
+                    for leaf, part in zip(self._action_leaves, self._control.actions, strict=True)
+                ],
             )
 
     def _write_observation(self, k: int, observation: Any) -> None:
@@ -340,7 +372,7 @@ class Shard:
             array = np.asarray(part)
             if array.shape != leaf.shape:
                 raise _wrong_shape(leaf, array.shape)
-            rows[k][...] = array
+            np.copyto(rows[k], array, casting="same_kind")  # as SyncVectorEnv does
 
     def _fail(self, k: int, command: str, error: BaseException) -> None:
         self._reraise_interrupt(error)

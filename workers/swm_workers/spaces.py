@@ -33,6 +33,11 @@ class Leaf(NamedTuple):
         """The path in words, empty for a space that is itself a leaf."""
         return "".join(f"[{part!r}]" for part in self.path)
 
+    @property
+    def is_scalar_box(self) -> bool:
+        """Whether its values are arrays of shape ``()``, which indexing turns into scalars."""
+        return self.shape == () and isinstance(self.space, spaces.Box)
+
 
 def leaves(space: Space, path: tuple[Any, ...] = ()) -> tuple[Leaf, ...]:
     """All leaves of a space, in the order of the space."""
