@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 from gymnasium.envs.registration import EnvSpec
 
+from swm_async.data.episodes import Writer
+from swm_async.data.files import Mode as WriteMode
 from swm_async.driver import Driver
 from swm_async.evaluation import Success, Tally
 from swm_async.factories import (
@@ -28,6 +30,7 @@ from swm_async.frames import Frame, rendered_grid, save_picture
 from swm_async.passages import load_passages
 from swm_async.pool import EnvPool
 from swm_async.progress import progress_bar
+from swm_async.recording import collect
 from swm_async.replay import Replay, refuse_without_dataset
 from swm_async.results import Results
 from swm_async.rollout import Mode, Options
@@ -270,13 +273,56 @@ class World(Driver):
             return EpisodeVideos(folder, self.num_envs)
         return ReplayVideos(folder, self.num_envs, replay.passages, self._settings)
 
-    def collect(self, path: Any = None, **arguments: Any) -> None:
-        """Record episodes. Not available yet.
+    def collect(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        episodes: int | None = None,
+        seed: int | None = None,
+        options: Options | Sequence[Options | None] | None = None,
+        format: str | None = None,
+        writer: Writer | None = None,
+        mode: WriteMode = "append",
+        progress: bool = True,
+    ) -> dict[str, Any]:
+        """Record `E` episodes, in the order in which they started; `load_dataset` reads them.
+
+        An episode of L steps has L+1 rows, one of the reset and one per step, and a column for
+        each key that its environment reported. Row t of `action` is the action taken there; the
+        last row's is NaN, for integers the lowest. `docs/contract.md`, Collect, has every rule.
+
+        Args:
+            path: A folder (format npz) or a file `.h5` or `.hdf5` (hdf5). Either this or `writer`.
+            episodes: `E`; None = one per environment.
+            seed: Episode `k` is seeded `seed + k`; None draws a seed, see `seeds` of the result.
+            options: Reset options, one mapping or a list of one per episode.
+            format: "npz", "hdf5", or one that stable-worldmodel has, where it is installed. None
+                = by the path.
+            writer: Has `write_episode(episode)`, see `swm_async.data.Writer`; it is not closed.
+            mode: What to do where there are episodes: "append" behind them, "overwrite", "error".
+            progress: Show a progress bar of episodes on standard error.
+
+        Returns:
+            `path`, and over the episodes recorded now `episode_lengths` `(E,) int64`, in steps,
+            and `seeds` `(E,) int64`.
 
         Raises:
-            RuntimeError: Always.
+            RuntimeError: No policy is set.
+            ValueError, TypeError, ImportError, FileExistsError: An argument is wrong; nothing has
+                moved.
+            TypeError: A value cannot be recorded; names its key. As after every failure, all
+                episodes before the first that is not over have been written.
         """
-        raise RuntimeError("World.collect is not available yet: iterate over World.rollout instead")
+        return collect(
+            self,
+            path,
+            episodes,
+            seed=seed,
+            options=options,
+            format=format,
+            writer=writer,
+            mode=mode,
+            progress=progress,
+        )
 
     def render_grid(self, path: str | os.PathLike[str] | None = None) -> Frame:
         """Render all environments into one picture, as nearly square as possible.
