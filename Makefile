@@ -12,7 +12,7 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 # Two installs into one environment at the same time would spoil it.
 .NOTPARALLEL:
-.PHONY: help demo test nightly lint types check format bench bench-quick clean
+.PHONY: help demo test test-upstream nightly lint types check format bench bench-quick clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +22,9 @@ demo: $(VENV)/.installed-demo ## drive the embedded environment on all cores and
 
 test: $(VENV)/.installed-test ## run the tests (PYTEST_ARGS="-k seed -x" chooses)
 	$(RUN) -m pytest $(PYTEST_ARGS)
+
+test-upstream: .venv-upstream/.installed ## run stable-worldmodel's own code on this pool, and say what is left out
+	.venv-upstream/bin/python -m pytest tests/test_upstream.py -rs $(PYTEST_ARGS)
 
 # The limits of pytest's settings are meant for one test of the suite, not for this number of examples.
 nightly: $(VENV)/.installed-test ## run the property tests over many more examples
@@ -48,8 +51,8 @@ bench: $(VENV)/.installed-demo ## measure the throughput
 bench-quick: $(VENV)/.installed-demo ## measure the throughput roughly
 	$(RUN) benchmarks/throughput.py --quick
 
-clean: ## remove .venv and everything else that these targets leave
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+clean: ## remove the virtual environments and everything else that these targets leave
+	rm -rf $(VENV) .venv-upstream build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # A stamp and not the interpreter's file says that it is complete: that file is there already when
@@ -64,6 +67,16 @@ $(VENV)/.created:
 
 $(VENV)/.installed-demo: $(VENV)/.created pyproject.toml
 	$(INSTALL) --editable '.[pixels,plot]'
+	@touch $@
+
+# An environment of its own, for torch and what else it needs take a gigabyte and more. torchvision is
+# made for one release of torch. The last line are extras of it that its environments and formats
+# need; its extra `env` would bring many more.
+.venv-upstream/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-upstream
+	.venv-upstream/bin/python -m pip install --quiet --disable-pip-version-check \
+	    torch==2.13.0 torchvision==0.28.0 stable-worldmodel==0.1.1 --editable '.[test,video,hdf5]' \
+	    decord hdf5plugin opencv-python-headless pygame pymunk shapely
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.created pyproject.toml
