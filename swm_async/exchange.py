@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from gymnasium.error import AlreadyPendingCallError
+
 from swm_async.backends.base import Backend, Lost
 from swm_async.infos import InfoStore
 from swm_workers.protocol import FORGET, Command, CommandBody
@@ -30,6 +32,7 @@ class Exchange:
         self._known: list[set[int]] = [set() for _ in range(count)]
         self._given: list[set[int]] = [set() for _ in range(count)]
         self._doubtful: set[int] = set()
+        self._is_under_way = False
 
     def distrust(self, workers: Sequence[int]) -> None:
         """A call to these workers was cut short: replies may be on their way, or lost."""
@@ -61,32 +64,46 @@ class Exchange:
             For each of ``workers`` the payload of its reply, None where there was none, or
             ``Lost``.
         """
-        backend, version = self._backend, self._store.version
-        doubtful = self._resynchronise(workers, timeout_s) if self._doubtful else _NONE
-        number = self._number = self._number + 1
-        replies: list[Any] = [None] * len(workers)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for k, w in enumerate(workers):
-            replies[k] = doubtful.get(w)
-            if replies[k] is not None:
-                continue
-            try:
-                body = None
-                if arguments is not None or version not in self._known[w]:
-                    body = self._body(w, version, arguments)
-                extra = FORGET if w in doubtful else 0
-                backend.send(w, number, kind, flags[k] | extra, version, body, deadline)
-            except Lost as lost:
-                replies[k] = _late(lost, timeout_s)
-        for k, w in enumerate(workers):
-            if replies[k] is None:
+        self._refuse_nesting()
+        try:
+            self._is_under_way = True
+            backend, version = self._backend, self._store.version
+            doubtful = self._resynchronise(workers, timeout_s) if self._doubtful else _NONE
+            number = self._number = self._number + 1
+            replies: list[Any] = [None] * len(workers)
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            for k, w in enumerate(workers):
+                replies[k] = doubtful.get(w)
+                if replies[k] is not None:
+                    continue
                 try:
-                    replies[k] = backend.receive(w, number, deadline)
+                    body = None
+                    if arguments is not None or version not in self._known[w]:
+                        body = self._body(w, version, arguments)
+                    extra = FORGET if w in doubtful else 0
+                    backend.send(w, number, kind, flags[k] | extra, version, body, deadline)
                 except Lost as lost:
                     replies[k] = _late(lost, timeout_s)
-        if doubtful:
-            self._doubtful -= doubtful.keys()
-        return replies
+            for k, w in enumerate(workers):
+                if replies[k] is None:
+                    try:
+                        replies[k] = backend.receive(w, number, deadline)
+                    except Lost as lost:
+                        replies[k] = _late(lost, timeout_s)
+            if doubtful:
+                self._doubtful -= doubtful.keys()
+            return replies
+        finally:
+            self._is_under_way = False
+
+    def _refuse_nesting(self) -> None:
+        """Refuse a call from a signal's handler or a finaliser in the middle of another call."""
+        if self._is_under_way:
+            raise AlreadyPendingCallError(
+                "another call of this pool is under way in this thread; a signal's handler and a "
+                "finaliser may only close it",
+                "call",
+            )
 
     @property
     def version(self) -> int:
@@ -112,18 +129,23 @@ class Exchange:
         Raises:
             Lost: the worker has ended, or was killed since it did not take the command.
         """
-        version = self._store.version
-        doubtful = self._resynchronise([worker], timeout_s) if self._doubtful else _NONE
-        lost = doubtful.get(worker)
-        if lost is not None:
-            raise lost
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        body = None
-        if own is not None or version not in self._known[worker]:
-            body = self._body(worker, version, {worker: own})
-        forget = FORGET if doubtful else 0
-        self._backend.send(worker, number, kind, flags | forget, version, body, deadline)
-        self._doubtful.discard(worker)
+        self._refuse_nesting()
+        try:
+            self._is_under_way = True
+            version = self._store.version
+            doubtful = self._resynchronise([worker], timeout_s) if self._doubtful else _NONE
+            lost = doubtful.get(worker)
+            if lost is not None:
+                raise lost
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            body = None
+            if own is not None or version not in self._known[worker]:
+                body = self._body(worker, version, {worker: own})
+            forget = FORGET if doubtful else 0
+            self._backend.send(worker, number, kind, flags | forget, version, body, deadline)
+            self._doubtful.discard(worker)
+        finally:
+            self._is_under_way = False
 
     def collect(self, worker: int, number: int, deadline: float | None) -> Any:
         """Read the reply to a command that was posted.
@@ -131,7 +153,12 @@ class Exchange:
         Raises:
             Lost: the worker has ended, or was killed at the deadline.
         """
-        return self._backend.receive(worker, number, deadline)
+        self._refuse_nesting()
+        try:
+            self._is_under_way = True
+            return self._backend.receive(worker, number, deadline)
+        finally:
+            self._is_under_way = False
 
     def _body(
         self, worker: int, version: int, arguments: Mapping[int, Any] | None

@@ -51,6 +51,7 @@ class ProcessBackend:
         self._threads = threads
         self._payloads: list[bytes] = []
         self.workers: list[WorkerProcess] = []
+        self._is_closed = False
 
     def build(self, deadline: float | None) -> list[Built | Lost]:
         """Start every worker and let it build its environments, all in parallel."""
@@ -67,6 +68,8 @@ class ProcessBackend:
             old = self.workers[worker]
             old.kill()
             old.release()
+            if self._is_closed:  # by another thread, or by a signal's handler
+                return Lost(old.pid, old.exit_code, "")
             self.workers[worker] = self._start(worker)
         try:
             return self._finish_building(worker, self._start_building(worker, deadline), deadline)
@@ -164,9 +167,9 @@ class ProcessBackend:
             if polite:
                 self._close_politely(timeout, failures)
         finally:
+            self._is_closed = True
             with interrupts_held():
-                workers, self.workers = self.workers, []
-                for worker in workers:
+                for worker in self.workers:
                     worker.kill()
                     worker.release()
         return failures

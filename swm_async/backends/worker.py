@@ -7,7 +7,9 @@ This module knows nothing of masks, layouts or infos.
 
 from __future__ import annotations
 
+import array
 import contextlib
+import errno
 import os
 import pickle
 import select
@@ -59,6 +61,9 @@ class WorkerProcess:
         _live.add(self)
         try:
             command_read, self._command_fd = self._pipe(ours=1)
+            # With both ends open here, writing to a dead worker is no SIGPIPE, which may kill.
+            self._theirs.remove(command_read)
+            self._fds.append(command_read)
             self.reply_fd, reply_write = self._pipe(ours=0)
             lifeline_read, _ = self._pipe(ours=1)
             ours, theirs = socket.socketpair()
@@ -109,8 +114,10 @@ class WorkerProcess:
         """Send the descriptor of a block."""
         if self._socket is None:
             raise self._lost()
+        message = [number.to_bytes(8, "little")]
+        passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
         try:
-            socket.send_fds(self._socket, [number.to_bytes(8, "little")], [fd])
+            self._socket.sendmsg(message, passed, socket.MSG_NOSIGNAL)
         except BlockingIOError as error:  # hundreds wait for it: it stands still
             self.kill()
             raise self._lost() from error
@@ -127,6 +134,8 @@ class WorkerProcess:
         except BlockingIOError:
             self._send_parts((header,), deadline)
         except OSError as error:
+            if error.errno != errno.EBADF:  # from the handler of a signal
+                raise
             raise self._lost() from error
 
     def _send_parts(self, parts: Sequence[bytes], deadline: float | None) -> None:
@@ -150,6 +159,8 @@ class WorkerProcess:
             except BlockingIOError:
                 self._await_room(deadline, caught)
             except OSError as error:
+                if error.errno != errno.EBADF:  # from the handler of a signal
+                    raise
                 raise self._lost() from error
 
     def _await_room(self, deadline: float | None, caught: Caught) -> None:
@@ -176,6 +187,8 @@ class WorkerProcess:
         try:
             data = os.read(self.reply_fd, HEADER.size)
         except OSError as error:
+            if error.errno != errno.EBADF:  # from the handler of a signal
+                raise
             raise self._lost() from error
         if len(data) != HEADER.size:
             raise self._lost()
@@ -343,8 +356,8 @@ class WorkerProcess:
             return
         try:
             os.write(self._command_fd, pack(number, Command.CLOSE, 0, NO_LAYOUT, 0))
-        except (BrokenPipeError, BlockingIOError):
-            return  # it has ended, or it is stuck: the end of file or the kill will do
+        except BlockingIOError:
+            return  # it is stuck: the end of file or the kill will do
         finally:
             self._fds.remove(self._command_fd)
             os.close(self._command_fd)
