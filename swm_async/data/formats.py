@@ -95,9 +95,9 @@ def load_dataset(path: Any) -> Any:
         if format.open_dataset is not None and format.recognises(path):
             return format.open_dataset(path)
     if importlib.util.find_spec(_UPSTREAM) is not None:
-        upstream = importlib.import_module(f"{_UPSTREAM}.data")
-        if upstream.detect_format(str(path)) is not None:
-            return upstream.load_dataset(str(path))
+        found = importlib.import_module(f"{_UPSTREAM}.data").detect_format(str(path))
+        if found is not None:
+            return found.open_reader(str(path))
     raise ValueError(f"{path} is no dataset: it is none of {', '.join(_formats)}")
 
 

@@ -225,7 +225,8 @@ class Hdf5Dataset(Dataset):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._file = import_h5py().File(path, "r")
+        # As stable-worldmodel's reader does: one process can then open a file with both.
+        self._file = import_h5py().File(path, "r", swmr=True)
         try:
             self.lengths, self._offsets = extents(self._file, Path(path))
             rows = int((self.lengths + self._offsets).max(initial=0))
