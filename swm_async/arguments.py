@@ -147,6 +147,22 @@ def check_num_workers(num_workers: Any, num_envs: int) -> int:
     return number
 
 
+def cores_to_pin(num_workers: int, pin_workers: bool | None) -> list[int]:
+    """The core for each worker; empty = the kernel places them.
+
+    After load in the parent the kernel leaves two workers on one core for whole stretches,
+    which doubles the time of a step. So with exactly one worker per core each gets its own.
+    """
+    if pin_workers is not None and not isinstance(pin_workers, bool):
+        raise TypeError(f"pin_workers must be a bool or None; found {type(pin_workers).__name__}")
+    if pin_workers is False or not hasattr(os, "sched_getaffinity"):
+        return []
+    cores = sorted(os.sched_getaffinity(0))
+    if pin_workers is None and not 1 < num_workers == len(cores) == usable_cores():
+        return []
+    return [cores[w % len(cores)] for w in range(num_workers)]
+
+
 def split(num_envs: int, num_workers: int) -> list[ShardRange]:
     """Contiguous shards, as equal as possible; the longer ones come first."""
     size, longer = divmod(num_envs, num_workers)

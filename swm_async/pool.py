@@ -24,6 +24,7 @@ from swm_async.arguments import (
     check_options,
     check_seconds,
     check_seeds,
+    cores_to_pin,
     split,
 )
 from swm_async.backends.base import Backend, EnvFn
@@ -62,6 +63,8 @@ class EnvPool(EnvAccess):
         max_restarts: failures that one environment may have until it finishes an episode;
             one more raises.
         threads_per_worker: cap for OpenMP, BLAS, torch and OpenCV threads; None = no cap.
+        pin_workers: keep worker k, and what its environments start, on one core; None = where
+            there is exactly one worker per usable core.
         record_actions: keep the actions of running episodes; a failure then leaves a file in
             the working directory that ``swm-async replay`` plays back.
         ray_options: for ``backend="ray"``.
@@ -85,6 +88,7 @@ class EnvPool(EnvAccess):
         on_failure: Literal["raise", "restart"] = "raise",
         max_restarts: int = 3,
         threads_per_worker: int | None = 1,
+        pin_workers: bool | None = None,
         record_actions: bool = False,
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -106,7 +110,8 @@ class EnvPool(EnvAccess):
             hosts = SerialBackend(factories)
         else:
             shards = split(self.num_envs, self.num_workers)
-            hosts = ProcessBackend(factories, shards, threads_per_worker)
+            cores = cores_to_pin(self.num_workers, pin_workers)
+            hosts = ProcessBackend(factories, shards, threads_per_worker, cores=cores)
         self._copy = copy
         super().__init__(
             OverlappingEngine(

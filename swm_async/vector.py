@@ -27,6 +27,7 @@ from swm_async.arguments import (
     check_options,
     check_seconds,
     check_seeds,
+    cores_to_pin,
     split,
 )
 from swm_async.backends.base import Backend, EnvFn
@@ -75,6 +76,8 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         start_timeout: seconds for construction; None = no bound.
         step_timeout: seconds for each step and reset of a worker; an overdue one is killed.
         threads_per_worker: cap for OpenMP, BLAS, torch and OpenCV threads; None = no cap.
+        pin_workers: keep worker k, and what its environments start, on one core; None = where
+            there is exactly one worker per usable core.
 
     Raises:
         RuntimeError, ValueError: the environments' spaces differ.
@@ -93,6 +96,7 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         start_timeout: float | None = 60.0,
         step_timeout: float | None = None,
         threads_per_worker: int | None = 1,
+        pin_workers: bool | None = None,
     ) -> None:
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.observation_mode = observation_mode
@@ -107,7 +111,10 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
             backend = SerialBackend(self.env_fns, whole_infos=True)
         else:
             shards = split(self.num_envs, self.num_workers)
-            backend = ProcessBackend(self.env_fns, shards, threads_per_worker, whole_infos=True)
+            cores = cores_to_pin(self.num_workers, pin_workers)
+            backend = ProcessBackend(
+                self.env_fns, shards, threads_per_worker, whole_infos=True, cores=cores
+            )
         engine = OverlappingEngine(
             backend,
             num_envs=self.num_envs,

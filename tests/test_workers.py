@@ -17,6 +17,7 @@ from gymnasium.error import ClosedEnvironmentError
 
 from probe_env import Probe
 from swm_async import EnvError, EnvPool, WorkerDied
+from swm_async.arguments import usable_cores
 
 SCRIPT_PATH = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -563,3 +564,14 @@ def test_stats_count_steps_time_and_what_did_not_fit():
     assert (stats["busy_s"] > 0).all()
     assert (stats["waiting_s"] > 0).all()
     assert stats["extra_keys"].keys() == {"count"}
+
+
+@pytest.mark.parametrize(("pinned", "num_workers"), [(None, 1), (None, 4), (True, 4), (False, 2)])
+def test_workers_are_pinned_where_there_is_one_per_core_or_where_asked_for(pinned, num_workers):
+    cores = sorted(os.sched_getaffinity(0))
+    with EnvPool([Probe] * 4, num_workers=num_workers, pin_workers=pinned) as pool:
+        found = pool.call("look", "sorted(os.sched_getaffinity(0))")
+    shards = [w for w in range(num_workers) for _ in range(4 // num_workers)]
+    is_pinned = pinned or (pinned is None and 1 < num_workers == len(cores) == usable_cores())
+    expected = [[cores[w % len(cores)]] if is_pinned else cores for w in shards]
+    assert found == expected

@@ -7,6 +7,7 @@ knows nothing of masks, layouts or infos.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -44,7 +45,9 @@ class ProcessBackend:
         threads: int | None,
         *,
         whole_infos: bool = False,
+        cores: Sequence[int] = (),
     ) -> None:
+        self._cores = list(cores)
         self._whole_infos = whole_infos
         self.shards: Sequence[ShardRange] = list(shards)
         self._env_fns = list(env_fns)
@@ -79,7 +82,7 @@ class ProcessBackend:
 
     def _start(self, worker: int) -> WorkerProcess:
         try:
-            return WorkerProcess(self._threads)
+            started = WorkerProcess(self._threads)
         except OSError as error:
             raise PoolError(
                 f"worker {worker + 1} of {len(self.shards)} could not be started: {error}. Each "
@@ -87,6 +90,10 @@ class ProcessBackend:
                 "limits (ulimit -n, ulimit -u).",
                 self.shards[worker].indices,
             ) from error
+        if self._cores:
+            with contextlib.suppress(OSError):  # it has ended, or the core was taken from us
+                os.sched_setaffinity(started.pid, {self._cores[worker]})
+        return started
 
     def _build_payloads(self) -> list[bytes]:
         registered = registrations.collect()
