@@ -4,6 +4,7 @@
 all that they report in arrays ``(num_envs, 1, ...)``. ``World`` drives a policy over it.
 """
 
+from swm_async.data import load_dataset
 from swm_async.errors import (
     EnvError,
     EnvFailure,
@@ -42,6 +43,7 @@ __all__ = [
     "WorkerPolicy",
     "WorkerTimeout",
     "World",
+    "load_dataset",
     "make_vec",
     "rollout",
 ]
