@@ -23,6 +23,8 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 GOAL = "goal"
 """What the names of goals begin with; columns whose names do are not read."""
+SEED = "seed"
+"""The column that seeds the resets."""
 
 
 @dataclass(frozen=True)
@@ -96,16 +98,16 @@ def column_seeds(passages: Sequence[Passage]) -> list[int] | None:
     Raises:
         ValueError: A passage has none, or one that is no seed; names its position.
     """
-    if not any("seed" in passage.init_row for passage in passages):
+    if not any(SEED in passage.init_row for passage in passages):
         return None
     seeds = []
     for e, passage in enumerate(passages):
-        found = np.asarray(passage.init_row.get("seed", np.nan))
+        found = np.asarray(passage.init_row.get(SEED, np.nan))
         value = found.item() if found.size == 1 and found.dtype.kind in "iuf" else -1
         if not 0 <= value <= MAX_SEED or value != int(value):
             raise ValueError(
                 f"column 'seed' must hold integers from 0 to 2**63 - 1, found "
-                f"{passage.init_row.get('seed')!r} in passage {e}"
+                f"{passage.init_row.get(SEED)!r} in passage {e}"
             )
         seeds.append(int(value))
     return seeds
@@ -135,7 +137,8 @@ def _passage(
                 f"after {len(values)} of {offset + 1} rows"
             )
     init_row = {name: _entry(values[0]) for name, values in columns.items()}
-    goal_row = {_goal_name(name): _entry(values[-1]) for name, values in columns.items()}
+    # A seed is no part of a state: there is none to aim at.
+    goal_row = {_goal_name(n): _entry(v[-1]) for n, v in columns.items() if n != SEED}
     frames = {}
     for name, values in columns.items() if images else ():
         if as_image(_as_numpy(values[0])) is not None:

@@ -326,12 +326,14 @@ def test_goal_transform_shapes_the_goals_of_the_dataset(walks):
 
 def test_a_column_of_seeds_seeds_the_episodes(walks):
     seeded = [{**e, "seed": np.full(60, 40 + k)} for k, e in enumerate(walks.episodes)]
-    with point_goal_world(2) as world:
+    policy = Watching(PointGoalExpert())
+    with point_goal_world(2, policy=policy) as world:
         results = world.evaluate(
             dataset=Recorded(seeded), episodes_idx=[3, 0, 3], start_steps=[0, 1, 2],
             goal_offset=3, seed=7, eval_budget=1,
         )  # fmt: skip
         assert results["seeds"].tolist() == [43, 40, 43]
+        assert "goal_seed" not in policy.seen[0]
         assert world.envs.seeds.tolist() == [43, 40]
 
 
