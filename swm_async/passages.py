@@ -137,8 +137,7 @@ def _passage(
                 f"after {len(values)} of {offset + 1} rows"
             )
     init_row = {name: _entry(values[0]) for name, values in columns.items()}
-    # A seed is no part of a state: there is none to aim at.
-    goal_row = {_goal_name(n): _entry(v[-1]) for n, v in columns.items() if n != SEED}
+    goal_row = {_goal_name(name): _entry(values[-1]) for name, values in columns.items()}
     frames = {}
     for name, values in columns.items() if images else ():
         if as_image(_as_numpy(values[0])) is not None:

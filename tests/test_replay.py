@@ -333,7 +333,8 @@ def test_a_column_of_seeds_seeds_the_episodes(walks):
             goal_offset=3, seed=7, eval_budget=1,
         )  # fmt: skip
         assert results["seeds"].tolist() == [43, 40, 43]
-        assert "goal_seed" not in policy.seen[0]
+        # As in stable-worldmodel, the goal's row has every column.
+        assert policy.seen[0]["goal_seed"].tolist() == [[43], [40]]
         assert world.envs.seeds.tolist() == [43, 40]
 
 
