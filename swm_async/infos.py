@@ -300,10 +300,9 @@ class InfoStore:
         self.infos[name] = value
 
     def warn(self) -> None:
-        """Issue the warnings that have gathered; state is consistent should they be errors."""
-        notes, self.notes = self.notes, []
-        for note in notes:
-            warnings.warn(note, UserWarning, stacklevel=4)
+        """Issue the warnings that have gathered; those after one that raises come next time."""
+        while self.notes:
+            warnings.warn(self.notes.pop(0), UserWarning, stacklevel=4)
 
     def close(self) -> None:
         """Give back the descriptors of all blocks; arrays stay readable."""
@@ -581,8 +580,8 @@ def _load(data: bytes, env_index: int, what: str, problems: list[Problem]) -> An
         return snapshot.loads(data)
     except Exception as error:  # a value's own reconstruction may raise anything
         text = (
-            f"{what} of environment {env_index} cannot be unpickled: "
-            f"{type(error).__name__}: {error}"
+            f"{what} of environment {env_index} cannot be rebuilt: {snapshot.class_name(data)} "
+            f"({type(error).__name__}: {error})"
         )
         problems.append(Problem(env_index, what, text))
         return None

@@ -7,6 +7,8 @@ the user's script are tested with worker processes; the others there and in this
 from __future__ import annotations
 
 import enum
+import os
+import subprocess
 import sys
 from collections import defaultdict
 from functools import partial
@@ -20,6 +22,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 
 from info_compare import difference
 from info_envs import (
+    Colour,
     Made,
     ScriptedEnv,
     containing_itself,
@@ -29,11 +32,13 @@ from info_envs import (
     unrebuildable,
 )
 from swm_async import EnvPool
+from swm_async.backends.process import WorkerProcess
 from swm_async.errors import EnvError, InfoTypeError, InfoValueError
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
 
+import memory  # noqa: E402  # a script's directory becomes part of the path only above
 
 both_kinds = pytest.mark.parametrize("num_workers", [0, 2])
 needs_proc = pytest.mark.skipif(
@@ -42,10 +47,9 @@ needs_proc = pytest.mark.skipif(
 
 
 def pool_of(*scripts: Any, num_workers: int = 0, **options: Any) -> EnvPool:
-    """One scripted environment per script."""
-    return EnvPool(
-        [partial(ScriptedEnv, script) for script in scripts], num_workers=num_workers, **options
-    )
+    """One scripted environment per script, and at most as many workers."""
+    env_fns = [partial(ScriptedEnv, script) for script in scripts]
+    return EnvPool(env_fns, num_workers=min(num_workers, len(scripts)), **options)
 
 
 def step(pool: EnvPool, mask: Any = None) -> dict[str, Any]:
@@ -166,7 +170,8 @@ def test_the_statistics_of_an_episode_arrive_with_its_last_step_and_go_with_its_
 
 @both_kinds
 def test_a_key_that_first_appears_later_was_missing_before(num_workers: int) -> None:
-    with pool_of([{"a": 1}, {"a": 2, "b": 0.5}], [{"a": 3}, {"a": 4}], num_workers=num_workers) as pool:  # fmt: skip
+    first, second = [{"a": 1}, {"a": 2, "b": 0.5}], [{"a": 3}, {"a": 4}]
+    with pool_of(first, second, num_workers=num_workers) as pool:
         _, infos = pool.reset()
         assert list(infos) == ["a"]
         infos = step(pool)
@@ -217,8 +222,9 @@ def test_environments_with_keys_of_the_same_number_in_turns_lose_nothing(num_wor
 def test_an_info_that_would_invent_missing_keys_is_not_asked_for_them(num_workers: int) -> None:
     first = Made(partial(defaultdict, int), ({"a": 1, "b": 2},))
     second = Made(partial(defaultdict, int), ({"a": 3, "c": 4},))
-    with pool_of([first, second], num_workers=num_workers) as pool:
+    with pool_of([first, first, second], num_workers=num_workers) as pool:
         pool.reset()
+        step(pool)
         infos = step(pool)
         assert [infos[key].item() for key in "abc"] == [3, 2, 4]
         assert not infos["_b"]
@@ -299,6 +305,22 @@ def test_a_number_that_does_not_fit_widens_its_array_and_nothing_else(num_worker
 
 
 @both_kinds
+def test_a_row_whose_value_a_reset_took_away_is_filled_anew_when_its_array_changes(
+    num_workers: int,
+) -> None:
+    first = [{"a": 1, "b": 1}, {}]
+    second = [{"a": 2, "b": 2}, {"a": 0.5, "b": "text"}]
+    with pool_of(first, second, num_workers=num_workers) as pool:
+        pool.reset()
+        _, infos = pool.reset(mask=[True, False])
+        assert values(infos["a"]) == values(infos["b"]) == [0, 2]
+        with pytest.warns(UserWarning, match="'b' becomes a list"):
+            infos = step(pool, [False, True])
+        np.testing.assert_array_equal(infos["a"], [[np.nan], [0.5]])
+        assert infos["b"] == [[None], ["text"]]
+
+
+@both_kinds
 def test_several_values_of_one_call_are_one_decision_in_the_order_of_environments(
     num_workers: int,
 ) -> None:
@@ -321,18 +343,30 @@ def test_strings_of_numpy_are_never_cut(num_workers: int) -> None:
 
 @both_kinds
 def test_an_integer_that_would_be_rounded_makes_a_list(num_workers: int) -> None:
-    with pool_of([{"a": 2**53 + 1}, {"a": 0.5}], [{"a": 7}], num_workers=num_workers) as pool:
+    with pool_of([{"a": 7}, {"a": 0.5}], [{"a": 2**53 + 1}], num_workers=num_workers) as pool:
         _, infos = pool.reset()
         before = infos["a"]
         with pytest.warns(UserWarning, match="'a' becomes a list") as caught:
             infos = step(pool, only(pool, 0))
-        assert infos["a"] == [[0.5], [7]]
+        assert infos["a"] == [[0.5], [2**53 + 1]]
         assert type(infos["a"][1][0]) is int
-        assert values(before) == [2**53 + 1, 7]
+        assert values(before) == [7, 2**53 + 1]
         text = str(caught[0].message)
         assert "array of int64 ()" in text
         assert "array of float64 ()" in text
         assert caught[0].filename == __file__
+
+
+@both_kinds
+def test_a_number_that_is_replaced_in_the_same_call_need_not_survive(num_workers: int) -> None:
+    first = [{"a": 2**53 + 1}, {"a": 0.5}]
+    with pool_of(first, [{"a": 7}], num_workers=num_workers) as pool:
+        _, infos = pool.reset()
+        before = infos["a"]
+        infos = step(pool, only(pool, 0))
+        assert infos["a"].dtype == np.float64
+        assert values(infos["a"]) == [0.5, 7.0]
+        assert values(before) == [2**53 + 1, 7]
 
 
 @both_kinds
@@ -342,17 +376,23 @@ def test_rows_of_an_array_that_becomes_a_list_keep_their_value_and_their_kind(
     number = {"python": 1, "numpy": np.float32(0.5), "array": np.arange(2), "none": 1}
     texts = dict.fromkeys(number, "text")
     with pool_of([number], [number, texts], [number], num_workers=num_workers) as pool:
-        pool.reset(mask=[True, True, False])
+        _, before = pool.reset(mask=[True, True, False])
         with pytest.warns(UserWarning, match="becomes a list") as caught:
             infos = step(pool, only(pool, 1))
         assert sorted(str(warning.message).split("'")[1] for warning in caught) == sorted(number)
         for key, value in number.items():
             assert not difference(infos[key], [[value], ["text"], [None]]), key
+        assert not np.shares_memory(infos["array"][0][0], before["array"])
 
 
 @pytest.mark.parametrize(
     ("first", "second"),
     [
+        (0.5, 2**53 + 1),
+        (0.5, -(2**53) - 1),
+        (0.5, np.int64(2**53 + 1)),
+        (0.5, np.uint64(2**64 - 1)),
+        (1j, 2**53 + 1),
         (np.zeros(1), np.zeros(3)),
         (np.zeros(3), 0.0),
         (1.0, "1.5"),
@@ -375,6 +415,16 @@ def test_values_of_two_kinds_make_a_list_with_one_warning(first: Any, second: An
         assert isinstance(found, list)
         assert step(pool)["a"] is found
         assert not difference(found, [[first]])
+
+
+def test_warnings_that_are_errors_come_one_by_one_and_leave_the_pool_as_it_should_be() -> None:
+    with pool_of([{"a": 1, "b": 1}, *[{"a": "x", "b": "y"}] * 3]) as pool:
+        pool.reset()
+        for key in "ab":
+            with pytest.raises(UserWarning, match=f"'{key}' becomes a list"):
+                step(pool)
+        infos = step(pool)
+        assert (infos["a"], infos["b"]) == ([["x"]], [["y"]])
 
 
 def test_two_kinds_in_the_first_report_make_a_list_with_one_warning() -> None:
@@ -408,7 +458,7 @@ def test_an_array_that_the_environment_changes_in_place_is_taken_as_it_is_now(
             self.own += 1.0
             return {"array": self.own, "list": [self.own], "dict": {"inner": self.own}}
 
-    with EnvPool([Growing], num_workers=num_workers) as pool:
+    with EnvPool([Growing], num_workers=min(num_workers, 1)) as pool:
         _, infos = pool.reset()
         for number in (2.0, 3.0):
             before = infos["dict"][0][0]["inner"].copy()
@@ -463,8 +513,9 @@ def test_private_copies_change_no_more(num_workers: int) -> None:
 @both_kinds
 def test_arrays_that_nobody_holds_are_used_again(num_workers: int) -> None:
     with pool_of([{"a": 1.0}] * 20, num_workers=num_workers) as pool:
+        pool.reset()  # its arrays lie in two pieces, which are not used again
         places = set()
-        for _ in range(20):
+        for _ in range(19):
             places.add(pool.reset()[1]["a"].ctypes.data)
         assert len(places) == 2
 
@@ -532,7 +583,7 @@ def test_a_value_that_cannot_be_delivered_is_named_and_the_pool_goes_on(
         error = caught.value
         assert isinstance(error, EnvError)
         assert isinstance(error, TypeError)
-        assert ("lock" if make is unpicklable else "second") in str(error)
+        assert ("lock" if make is unpicklable else "info_envs.TwoPartError") in str(error)
         assert (error.env_index, error.command, error.episode_step) == (0, "step", 1)
         infos = error.result[-1]
         assert values(infos["a"]) == [2, 6]
@@ -567,6 +618,17 @@ def test_a_value_that_cannot_be_delivered_is_an_error_each_time(
         assert infos["_a"].tolist() == [True]
 
 
+def test_what_follows_a_value_that_could_not_be_delivered_has_been_reported() -> None:
+    with pool_of([{"a": 1}, {}, {"a": Made(unpicklable)}, {"a": 2}]) as pool:
+        pool.reset()
+        assert step(pool)["_a"].tolist() == [False]
+        with pytest.raises(InfoTypeError):
+            step(pool)
+        infos = step(pool)
+        assert infos["a"] == 2
+        assert infos["_a"].tolist() == [True]
+
+
 def test_a_value_that_cannot_be_delivered_makes_no_key() -> None:
     with pool_of([{"a": Made(unpicklable), "b": 1}, {"a": 0.5, "b": 2}]) as pool:
         with pytest.raises(InfoTypeError) as caught:
@@ -587,3 +649,186 @@ def test_a_row_whose_reset_reports_what_cannot_be_delivered_holds_no_value() -> 
             pool.call("load", [{"a": Made(unpicklable)}])
             if mask is None:
                 break
+
+
+# Messages.
+
+
+@pytest.fixture
+def messages(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Counts the commands to workers and their replies, and those with a payload."""
+    counts = dict.fromkeys(("commands", "long commands", "replies", "long replies"), 0)
+    send, receive = WorkerProcess.send, WorkerProcess.receive
+
+    def counting_send(self: Any, header: bytes, payload: bytes, deadline: Any) -> None:
+        counts["commands"] += 1
+        counts["long commands"] += bool(payload)
+        send(self, header, payload, deadline)
+
+    def counting_receive(self: Any, number: int, deadline: Any) -> Any:
+        reply = receive(self, number, deadline)
+        counts["replies"] += 1
+        counts["long replies"] += reply is not None
+        return reply
+
+    monkeypatch.setattr(WorkerProcess, "send", counting_send)
+    monkeypatch.setattr(WorkerProcess, "receive", counting_receive)
+    return counts
+
+
+EQUAL_INFO = {
+    "number": 0.5,
+    "count": 3,
+    "flag": True,
+    "picture": np.zeros((8, 8, 3), np.uint8),
+    "task": "a constant string",
+    "settings": {"speed": [1.0, 2.0]},
+}
+
+
+def test_steps_whose_infos_fit_send_no_payload_with_a_constant_string_among_them(
+    messages: dict[str, int],
+) -> None:
+    with pool_of([EQUAL_INFO] * 12, [EQUAL_INFO] * 12, num_workers=2) as pool:
+        pool.reset()
+        step(pool)  # from here on the workers know what the pool holds
+        messages.update(dict.fromkeys(messages, 0))
+        for _ in range(8):
+            infos = step(pool)
+        _, infos = pool.reset(mask=[True, True])
+        assert messages == {"commands": 18, "long commands": 0, "replies": 18, "long replies": 0}
+        assert infos["task"] == [["a constant string"]] * 2
+
+
+def test_a_string_that_comes_back_after_another_one_is_sent_again(
+    messages: dict[str, int],
+) -> None:
+    texts = ["x", "x", "y", "x", "x", None, None, "x"]
+    with pool_of([{"a": text} for text in texts], num_workers=1) as pool:
+        pool.reset()
+        replies = []
+        for text in texts[1:]:
+            messages["long replies"] = 0
+            assert step(pool)["a"] == [[text]]
+            replies.append(messages["long replies"])
+        # The first step repeats the value: until then the worker did not know that it is a list.
+        assert replies == [1, 1, 1, 0, 1, 0, 1]
+
+
+def test_a_value_that_a_reset_took_away_is_sent_again(messages: dict[str, int]) -> None:
+    with pool_of([{"a": "x"}, {"a": "x"}, {}, {}, {"a": "x"}], num_workers=1) as pool:
+        pool.reset()
+        step(pool)
+        for number_of_long_replies in (1, 0):
+            messages["long replies"] = 0
+            assert pool.reset(mask=[True])[1]["a"] == [[None]]
+            assert messages["long replies"] == number_of_long_replies
+        assert step(pool)["a"] == [["x"]]
+
+
+# Memory.
+
+
+@needs_proc
+@pytest.mark.filterwarnings("ignore:.*becomes a list")
+@pytest.mark.parametrize("infos", [memory.two_of_everything, memory.new_strings])
+def test_memory_stays_flat_whatever_infos_keep_changing(infos: Any) -> None:
+    first, *_, last = memory.run(infos, 4000, samples=5)
+    # One byte in ten of what is reported would add up to more than that.
+    assert last.parent - first.parent < 2**20
+    assert last.workers - first.workers < 2**20
+
+
+# The user's own classes.
+
+SCRIPT = """
+import enum
+import gymnasium
+import numpy as np
+from swm_async import EnvPool
+
+class Colour(enum.Enum):
+    RED = 1
+
+class Base:
+    count = 0
+    def name(self):
+        return type(self).__name__
+
+class Thing(Base):
+    def __init__(self, number):
+        self.number = number
+
+def make_local():
+    class Local(Base):
+        pass
+    return Local
+
+class Env(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        Base.count += 1
+        Thing.seen = True
+        info = {"thing": Thing(3), "colour": Colour.RED, "type": Thing, "local": local()}
+        return np.zeros(1, np.float32), {**info, "new": make_local()()}
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, False, False, {"thing": Thing(4)}
+
+local = make_local()
+methods = Base.name, Thing.__init__
+attributes = [dict(vars(cls)) for cls in (Base, Thing, local, Colour)]
+with EnvPool([Env, Env], num_workers=2) as pool:
+    _, infos = pool.reset()
+    for row in range(2):
+        thing = infos["thing"][row][0]
+        assert type(thing) is Thing and thing.number == 3 and thing.name() == "Thing"
+        assert infos["colour"][row][0] is Colour.RED
+        assert infos["type"][row][0] is Thing
+        assert type(infos["local"][row][0]) is local
+        new = infos["new"][row][0]
+        assert isinstance(new, Base) and new.name() == "Local" and type(new) is not local
+    infos = pool.step([0, 0])[-1]
+    assert type(infos["thing"][0][0]) is Thing and infos["thing"][0][0].number == 4
+assert (Base.name, Thing.__init__) == methods
+assert [dict(vars(cls)) for cls in (Base, Thing, local, Colour)] == attributes
+print("all is well")
+"""
+
+
+def test_instances_of_the_scripts_own_classes_come_back_and_the_classes_stay_as_they_are(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "workers")])
+    run = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "all is well\n"
+
+
+@both_kinds
+def test_instances_of_a_class_that_only_a_function_knows_leave_it_as_it_is(
+    num_workers: int,
+) -> None:
+    class Thing:
+        def name(self) -> str:
+            return "thing"
+
+    class Reporting(ScriptedEnv):
+        def _report(self) -> Any:
+            return {"thing": Thing(), "colour": Colour.BLUE}
+
+    name = Thing.name
+    with EnvPool([Reporting], num_workers=min(num_workers, 1)) as pool:
+        _, infos = pool.reset()
+        assert type(infos["thing"][0][0]) is Thing
+        assert infos["colour"] == [[Colour.BLUE]]
+    assert Thing.name is name

@@ -74,13 +74,14 @@ def row_value(value: Any) -> Array | JsonText:
     found = natural(value)
     if found.kind is Natural.ARRAY:
         array: Array = np.array(found.value)
-        return array if array.dtype.kind != "U" or _plain(array) else _json(array)
+        return (
+            array if array.dtype.kind != "U" or _plain(array.reshape(-1).tolist()) else _json(array)
+        )
     if found.kind is Natural.TENSOR:
         return np.array(tensor_values(found.value))
     if isinstance(value, str) and not isinstance(value, enum.Enum):
         text = str.__str__(value)
-        array = np.array(text)
-        return array if _plain(array) else _json(text)
+        return np.array(text) if _plain([text]) else _json(text)
     return _json(value)
 
 
@@ -115,7 +116,7 @@ def column_of_array(values: Array, first: int = 0) -> Column:
     """Make a column of an array `(T, ...)` without objects; rows before `first` are filled."""
     array = np.asarray(values)
     if array.dtype.kind == "U":
-        if not _plain(array[first:]):
+        if not _plain(array[first:].reshape(-1).tolist()):
             return column_of([row_value(row) for row in array], first)
         # As narrow as these texts allow: the pool's array is as wide as any environment's were.
         array = np.array(array.tolist(), np.str_).reshape(array.shape)
@@ -134,7 +135,10 @@ def as_column(values: Any) -> Column:
         return column_of_array(natural(array).value)
     if natural(values).kind is Natural.TENSOR:
         return column_of_array(tensor_values(values))
-    return column_of([row_value(value) for value in values])
+    rows = [row_value(value) for value in values]
+    if not rows:
+        raise ValueError("a column needs a row, found none")
+    return column_of(rows)
 
 
 def joint(first: Form, second: Form) -> Form:
@@ -221,9 +225,9 @@ def _row_form(value: Array | JsonText) -> Form:
     return Form(Kind.ARRAY, value.dtype, value.shape)
 
 
-def _plain(texts: Array) -> bool:
+def _plain(texts: Iterable[str]) -> bool:
     """Whether every format can store these: no NUL, which numpy strips, and valid Unicode."""
-    together: str = "".join(texts.reshape(-1).tolist())
+    together = "".join(texts)
     try:
         together.encode()
     except UnicodeEncodeError:

@@ -79,8 +79,8 @@ def _columns(episode: Mapping[str, Any]) -> dict[str, Column]:
 def _named(name: str, values: Any) -> Column:
     try:
         return as_column(values)
-    except TypeError as error:
-        raise TypeError(f"column {name!r} cannot be recorded: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"column {name!r} cannot be recorded: {error}") from error
 
 
 class Dataset(ABC):

@@ -79,6 +79,8 @@ class Hdf5Writer:
                 raise
         except BaseException:
             self._raw.close()
+            if fresh:
+                temporary(self._path).unlink(missing_ok=True)
             raise
 
     def write_episode(self, episode: Mapping[str, Any]) -> None:
@@ -143,6 +145,11 @@ class Hdf5Writer:
 
         They have no name until everything in them is on the disk.
         """
+        links = {link_name(name): name for name in self._datasets}
+        for name in forms:
+            if links.setdefault(link_name(name), name) != name:
+                other = links[link_name(name)]
+                raise ValueError(f"columns {name!r} and {other!r} have one name in an hdf5 file")
         made = {name: self._made_column(name, form) for name, form in forms.items()}
         if made:
             self._file.flush()
@@ -165,8 +172,6 @@ class Hdf5Writer:
 
     def _made_column(self, name: str, form: Form) -> Any:
         known = name in self._schema.forms
-        if not known and link_name(name) in self._file:
-            raise ValueError(f"column {name!r} cannot be told from another one of this hdf5 file")
         dataset = self._new_dataset(name, form)
         if known or needs_filling(form):
             for start, stop in ranges(dataset, self._schema.rows):

@@ -333,10 +333,9 @@ class InfoWriter:
         return plan
 
     def _finish_switch(self, k: int, info: Mapping[str, Any], plan: _Plan) -> None:
-        """Note which rows hold a value now; of those that travel the pool notes it."""
+        """Note which keys hold a value now, and look at those without a slot."""
         for target in plan.present:
-            if target.present[k] and (k, target.key) not in self._extras:
-                target.held[k] = True
+            target.held[k] = target.held[k] or target.present[k]
         if not plan.complete:
             self._write_unknown(k, info)
 

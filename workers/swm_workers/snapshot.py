@@ -33,6 +33,15 @@ def dumps(value: Any) -> bytes:
         return _dump(_ClassPickler, value)
 
 
+def dumps_by_value(value: Any) -> bytes:
+    """Pickle a value for a process that may lack the script's own classes and functions.
+
+    Raises:
+        Exception: whatever the value's own reduction raises; it cannot be pickled.
+    """
+    return _dump(_ClassPickler, value)
+
+
 def _dump(make_pickler: Callable[..., Any], value: Any) -> bytes:
     buffer = io.BytesIO()
     make_pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
@@ -42,6 +51,19 @@ def _dump(make_pickler: Callable[..., Any], value: Any) -> bytes:
 def loads(data: bytes) -> Any:
     """Rebuild a value."""
     return pickle.loads(data)
+
+
+def class_name(data: bytes) -> str:
+    """The first class or function that a pickle names, to tell of one that cannot be rebuilt."""
+    import pickletools  # large, and needed only when something has gone wrong
+
+    names: list[str] = []
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name == "STACK_GLOBAL":
+            return ".".join(names[-2:])
+        if isinstance(argument, str):
+            names.append(argument)
+    return "unknown class"
 
 
 class _TensorReducers(dict[Any, Any]):
