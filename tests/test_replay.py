@@ -8,7 +8,7 @@ from PIL import Image
 
 import swm_async as swm
 from recorded import Recorded, record_point_goal
-from swm_async import EnvPool, PointGoalExpert, RandomPolicy, World
+from swm_async import EnvPool, NoisyPolicy, PointGoalExpert, RandomPolicy, World, load_dataset
 from swm_async.passages import as_image, load_passages
 from swm_workers.point_goal import PointGoal
 
@@ -623,3 +623,46 @@ def test_a_dataset_that_tells_no_lengths_is_checked_by_the_rows_it_gives(walks):
     np.testing.assert_array_equal(passages[0].init_row["state"], walks.episodes[0]["state"][29])
     with pytest.raises(ValueError, match=r"episode 0 has no rows 30 to 60: .* 30 of 31 rows"):
         load_passages(Plain(), [0], [30], 30)
+
+
+# From recordings of a World
+
+
+@both_kinds
+@pytest.mark.parametrize("name", ["walks", "walks.h5"])
+def test_a_recording_is_evaluated_from_and_every_episode_starts_in_its_recorded_state(
+    tmp_path, num_workers, name
+):
+    if name.endswith(".h5"):
+        pytest.importorskip("h5py")
+    path = tmp_path / name
+    options = {"variation": ["all"]}
+    with point_goal_world(3, num_workers, NoisyPolicy(PointGoalExpert(), 0.8)) as world:
+        world.collect(path, episodes=6, seed=2, options=options, progress=False)
+        dataset = load_dataset(path)
+        lengths = np.asarray(dataset.lengths)
+        starts = lengths // 3
+        offset = int((lengths - starts).min()) - 1
+        policy = Watching(PointGoalExpert())
+        world.set_policy(policy)
+        results = world.evaluate(
+            dataset=dataset,
+            episodes_idx=list(range(6)),
+            start_steps=starts.tolist(),
+            goal_offset=offset,
+            eval_budget=100,
+        )
+    assert results["success_rate"] == 100
+    # In rounds of three: the first infos of each round are those of its starts.
+    rounds = [infos for infos in policy.seen if (infos["step_idx"] == 0).all()]
+    assert len(rounds) == 2
+    for e in range(6):
+        recorded = dataset.load_episode(e)
+        seen = rounds[e // 3]
+        for key in ("state", "proprio", "pixels", "distance", "variation.agent_color"):
+            np.testing.assert_array_equal(seen[key][e % 3, 0], recorded[key][starts[e]])
+        goal = starts[e] + offset
+        np.testing.assert_array_equal(seen["goal"][e % 3, 0], recorded["pixels"][goal])
+        np.testing.assert_array_equal(seen["goal_state"][e % 3, 0], recorded["state"][goal])
+    if hasattr(dataset, "close"):
+        dataset.close()
