@@ -1,7 +1,7 @@
 """The command `swm-async`: arguments in, exit code out.
 
 It reads the command line and says what went wrong; what the commands do is told by `demo`,
-`comparison`, `cli_evaluate` and `reproduce`.
+`comparison`, `cli_evaluate`, `cli_data` and `reproduce`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import swm_async
-from swm_async import cli_evaluate, comparison, demo, reproduce
+from swm_async import cli_data, cli_evaluate, comparison, demo, reproduce
 from swm_async.arguments import usable_cores
 from swm_async.cli_types import count, keyword, positive, seconds
 from swm_async.terminal import UserError, one_line
@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_bench(commands)
     cli_evaluate.add_parser(commands)
+    cli_data.add_parsers(commands)
     _add_replay(commands)
     return parser
 
