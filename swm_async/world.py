@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from gymnasium.envs.registration import EnvSpec
 
+from swm_async.data import as_dataset
 from swm_async.data.episodes import Writer
 from swm_async.data.files import Mode as WriteMode
 from swm_async.driver import Driver
@@ -205,7 +206,7 @@ class World(Driver):
                 `env_<e>.mp4` with agent, dataset and goal side by side.
             reset_mode: "auto" or "wait", see `swm_async.rollout.rollout`. None is "auto", with a
                 dataset "wait".
-            dataset: Has `load_chunk`, see `swm_async.passages.load_passages`.
+            dataset: Has `load_chunk`, see `swm_async.passages.load_passages`; or Minari's.
             episodes_idx: `(E,)` episodes of the dataset.
             start_steps: `(E,)` steps at which the episodes start.
             goal_offset: The goal is the state so many steps later.
@@ -243,7 +244,11 @@ class World(Driver):
             replay = Replay(
                 self.envs,
                 load_passages(
-                    dataset, episodes_idx, start_steps, goal_offset, with_images=video is not None
+                    as_dataset(dataset),
+                    episodes_idx,
+                    start_steps,
+                    goal_offset,
+                    with_images=video is not None,
                 ),
                 settings=self._settings,
                 options=options,
