@@ -64,7 +64,8 @@ class Driver:
 
         Args:
             policy: Has `get_action(infos)`. Where there is a `set_env` it is called with the pool;
-                where there are `seed` (not None) and `_set_seed`, the one is passed to the other.
+                where there are `seed` (not None) and `set_seed` or else `_set_seed`, the one is
+                passed to the other: policies of stable-worldmodel have the former since 0.1.
                 The policy before it is told by its `unset_env()`, if there is one.
         """
         if not callable(getattr(policy, "get_action", None)):
@@ -75,8 +76,11 @@ class Driver:
         if hasattr(policy, "set_env"):
             policy.set_env(self.envs)
         seed = getattr(policy, "seed", None)
-        if seed is not None and hasattr(policy, "_set_seed"):
-            policy._set_seed(seed)
+        if seed is not None:
+            for name in ("set_seed", "_set_seed"):
+                if hasattr(policy, name):
+                    getattr(policy, name)(seed)
+                    break
         self.policy = policy
 
     def reset(

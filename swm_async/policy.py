@@ -44,8 +44,9 @@ _IRWIN_HALL_DEVIATION = (8 * (2.0**32 - 1) / 12) ** 0.5
 class Policy(Protocol):
     """Anything that turns infos into actions.
 
-    A policy may also have `set_env(pool)`, called when a World takes it, and `seed` with
-    `_set_seed(seed)`, called then if the seed is not None.
+    A policy may also have `set_env(pool)`, called when a World takes it, `seed` with
+    `set_seed(seed)` or `_set_seed(seed)`, called then if the seed is not None, and `unset_env()`,
+    called when the World takes another policy.
     """
 
     def get_action(self, infos: Mapping[str, Any]) -> Any:

@@ -359,6 +359,17 @@ def test_a_policy_is_told_of_the_pool_and_of_its_seed(seed):
         assert policy.told == [world.envs, *([] if seed is None else [seed])]
 
 
+def test_a_policy_with_set_seed_is_seeded_by_that_alone():
+    class PublicToo(Told):
+        def set_seed(self, seed):
+            self.told.append(("set_seed", seed))
+
+    policy = PublicToo(7)
+    with countdown_world() as world:
+        world.set_policy(policy)
+        assert policy.told == [world.envs, ("set_seed", 7)]
+
+
 def test_what_has_no_get_action_is_no_policy():
     with countdown_world() as world, pytest.raises(TypeError, match="get_action"):
         world.set_policy(lambda infos: 0)
