@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import re
 import select
 import sys
 import time
@@ -178,3 +179,8 @@ def _memory_files() -> Held:
                 inode, path = fields[4:]
                 found["mapping", inode] = f"mapping of {path}, inode {inode}"
     return found
+
+
+def plain_id(value):
+    """The text of a value without addresses, which differ from one process of xdist to another."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

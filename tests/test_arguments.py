@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import envs
+from conftest import plain_id
 from swm_async import EnvPool, arguments
 from swm_async.arguments import (
     check_mask,
@@ -65,7 +66,7 @@ def test_a_mask_becomes_a_private_array(mask):
         (np.zeros((3, 1), bool), ValueError, ["(3,)", "(3, 1)"]),
         (True, ValueError, ["(3,)", "()"]),
     ],
-    ids=repr,
+    ids=plain_id,
 )
 def test_what_is_no_mask_is_refused_with_what_was_found(mask, error, texts):
     with pytest.raises(error, match="mask") as caught:
@@ -118,7 +119,7 @@ def test_seeds_become_python_integers_by_env_index(seed, expected):
         (b"123", TypeError, "bytes"),
         ({0: 1, 1: 2, 2: 3}, TypeError, "dict"),
     ],
-    ids=repr,
+    ids=plain_id,
 )
 def test_what_is_no_seed_is_refused(seed, error, text):
     with pytest.raises(error, match=text):
@@ -168,7 +169,7 @@ def test_options_may_be_any_mapping_in_any_sequence():
         ([None, {"a": (i for i in ())}], TypeError, r"options\[1\] cannot be pickled"),
         (MappingProxyType({"a": (i for i in ())}), TypeError, "options cannot be pickled"),
     ],
-    ids=repr,
+    ids=plain_id,
 )
 def test_what_is_no_option_is_refused(options, error, text):
     with pytest.raises(error, match=text):
@@ -322,7 +323,7 @@ def never():
         ({"threads_per_worker": 1.0}, TypeError, "threads_per_worker"),
         ({"threads_per_worker": True}, TypeError, "threads_per_worker"),
     ],
-    ids=repr,
+    ids=plain_id,
 )
 def test_wrong_arguments_of_a_pool_start_nothing(changed, error, text):
     with pytest.raises(error, match=text):

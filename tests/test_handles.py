@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
 import envs
+from conftest import plain_id
 from pools import forget_arguments, shared_pool
 from swm_async import EnvError, EnvPool
 
@@ -164,7 +165,7 @@ def test_a_method_whose_result_cannot_be_copied_says_so(pool):
         pool.envs[0].own_sensor()
 
 
-@pytest.mark.parametrize("error", [KeyError("k"), ValueError("v"), LookupError(1, 2)], ids=repr)
+@pytest.mark.parametrize("error", [KeyError("k"), ValueError("v"), LookupError(1, 2)], ids=plain_id)
 def test_exceptions_keep_their_type_and_bring_their_traceback(pool, error):
     with pytest.raises(type(error)) as caught:
         pool.envs[1].fail(error)

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import RecordEpisodeStatistics
 
+from conftest import plain_id
 from info_compare import difference
 from info_envs import (
     Colour,
@@ -404,7 +405,7 @@ def test_rows_of_an_array_that_becomes_a_list_keep_their_value_and_their_kind(
         (np.zeros((), [("x", "f4")]), np.zeros((), [("x", "f8")])),
         (np.zeros(2), Made(masked, (np.zeros(2),))),
     ],
-    ids=str,
+    ids=plain_id,
 )
 def test_values_of_two_kinds_make_a_list_with_one_warning(first: Any, second: Any) -> None:
     with pool_of([{"a": first}, {"a": second}, {"a": first}]) as pool:

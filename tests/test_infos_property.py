@@ -167,6 +167,7 @@ VALUES = st.one_of(
 )
 
 # A key's values are mostly of related kinds: else it is a list nearly at once.
+MOST_VALUES = 5
 ANY_NUMBER = st.one_of(*(numbers(dtype) for dtype in NUMBER_DTYPES))
 PYTHON_NUMBER = st.sampled_from((True, *INTEGERS, *FLOATS))
 
@@ -177,11 +178,11 @@ def of_kind(kind: str) -> st.SearchStrategy[np.generic]:
 
 RELATED = st.one_of(
     *(
-        st.lists(values, min_size=2, max_size=5)
+        st.lists(values, min_size=2, max_size=MOST_VALUES)
         for values in (ANY_NUMBER, PYTHON_NUMBER, *map(of_kind, ("M8", "m8", "S", "U")))
     ),
-    st.lists(VALUES, min_size=1, max_size=4),
-    st.lists(VALUES, min_size=1, max_size=4),
+    st.lists(VALUES, min_size=1, max_size=MOST_VALUES),
+    st.lists(VALUES, min_size=1, max_size=MOST_VALUES),
 )
 
 
@@ -208,11 +209,10 @@ def scripts(draw: st.DrawFn) -> list[Call]:
             chosen = draw(st.sets(st.sampled_from(sorted(allowed)), min_size=1))
             mask = tuple(i in chosen for i in range(NUM_ENVS))
         # Values come in one after the other, so that arrays change when they hold something.
+        newest = MOST_VALUES if is_calm else number // 2
         choices = st.fixed_dictionaries(
             {
-                name: st.integers(ABSENT, min(number // 2, len(values[name]) - 1))
-                if not is_calm
-                else st.integers(0, len(values[name]) - 1)
+                name: st.integers(0 if is_calm else ABSENT, min(newest, len(values[name]) - 1))
                 for name in names
             }
         )

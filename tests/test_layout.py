@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conftest import plain_id
 from info_envs import Count, Length, Name, memory_mapped, read_only, strided, swapped
 from swm_workers.layout import (
     ALIGNMENT,
@@ -146,7 +147,7 @@ def test_an_empty_array_has_a_form() -> None:
         np.bytes_(b"ends in\0"),
         np.void(b""),
     ],
-    ids=repr,
+    ids=plain_id,
 )
 def test_everything_else_is_an_object(value: Any) -> None:
     found = natural(value)

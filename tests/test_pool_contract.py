@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 import envs
-from conftest import NUM_ENVS, WORKER_COUNTS
+from conftest import NUM_ENVS, WORKER_COUNTS, plain_id
 from pools import forget_arguments, open_descriptors, shared_pool
 from swm_async import EnvError, EnvPool
 
@@ -354,7 +354,7 @@ def test_a_masked_reset_counts_seeds_by_env_index(pool):
         np.array([0.0, 1.0, 2.0, 3.0]),
         np.array([[0, 1], [2, 3]]),
     ],
-    ids=repr,
+    ids=plain_id,
 )
 def test_other_seeds_are_refused_before_anything_moves(pool, seed):
     before = pool.seeds
@@ -614,7 +614,7 @@ def test_without_observations_the_first_item_is_none(num_workers):
         (float("-inf"), -np.inf),
         (2**24 + 1, 2**24),  # the nearest float32, a tie going to the even one
     ],
-    ids=repr,
+    ids=plain_id,
 )
 def test_a_reward_is_any_real_scalar(pool, reward, expected):
     pool.reset(options={"reward": reward})
@@ -636,7 +636,7 @@ def test_a_reward_is_any_real_scalar(pool, reward, expected):
         (np.array([False]), False),
         (np.int64(1), True),
     ],
-    ids=repr,
+    ids=plain_id,
 )
 @pytest.mark.parametrize("name", ["terminated", "truncated"])
 def test_a_flag_is_any_scalar(pool, name, flag, expected):
@@ -657,7 +657,7 @@ def test_a_reward_or_flag_of_another_shape_is_an_error_that_says_which(pool, nam
     np.testing.assert_array_equal(caught.value.result[1], [1, 1, 0, 1])
 
 
-@pytest.mark.parametrize("reward", [None, "1.0", 1j, [1, 2]], ids=repr)
+@pytest.mark.parametrize("reward", [None, "1.0", 1j, [1, 2]], ids=plain_id)
 def test_a_reward_that_is_no_number_is_an_error(pool, reward):
     # A reward of None is one of the environment's, not a missing option.
     pool.reset(options=[{"reward": reward}, None, None, None])
@@ -868,7 +868,7 @@ def test_exceptions_that_cannot_travel_are_told_by_name_and_text(pool, name, typ
     step(pool)
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit()], ids=repr)
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit()], ids=plain_id)
 def test_an_exception_that_would_end_a_program_is_only_an_error(pool, error):
     pool.reset(options=failing(step_error=error))
     with pytest.raises(EnvError, match=type(error).__name__) as caught:

@@ -9,6 +9,7 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 import envs
+from conftest import plain_id
 from swm_async import EnvError, EnvPool
 from swm_async.actions import ActionWriter
 from swm_workers.spaces import assemble, leaves, pick, same_space
@@ -435,7 +436,7 @@ def test_actions_that_are_more_precise_than_the_box_are_rounded():
         [np.int64(2), np.array(0), 3.0],
         np.array([2, 0, 3], object),
     ],
-    ids=repr,
+    ids=plain_id,
 )
 @pytest.mark.parametrize("mask", [None, SOME], ids=["all", "some"])
 def test_integral_numbers_are_actions_of_a_discrete_space(actions, mask):
