@@ -454,6 +454,15 @@ def test_callables_bring_an_environment_into_the_recorded_state(num_workers, mod
         assert calls[0] == [("put", np.float64, "default"), ("aim_at", 1.0)]
 
 
+def test_callables_are_for_environments_that_cannot_take_options_from_a_dataset(walks):
+    with point_goal_world(2) as world:
+        results = world.evaluate(
+            dataset=walks, episodes_idx=IDX[:2], start_steps=STARTS[:2], goal_offset=OFFSET,
+            callables=[{"method": "fly"}],
+        )  # fmt: skip
+    assert results["episode_returns"].tolist() == [play_alone(walks, e)["return"] for e in (0, 1)]
+
+
 def test_recorded_values_replace_those_that_the_reset_reported():
     _, seen, _ = slide()
     first, second = seen[:2]
