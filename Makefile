@@ -24,7 +24,8 @@ test: $(VENV)/.installed-test ## run the tests (PYTEST_ARGS="-k seed -x" chooses
 	$(RUN) -m pytest $(PYTEST_ARGS)
 
 test-upstream: .venv-upstream/.installed ## run stable-worldmodel's own code on this pool, and say what is left out
-	.venv-upstream/bin/python -m pytest tests/test_upstream.py -rs $(PYTEST_ARGS)
+	.venv-upstream/bin/python -m pytest tests/test_upstream.py -rs \
+	    --override-ini=faulthandler_timeout=800 $(PYTEST_ARGS)
 
 # The limits of pytest's settings are meant for one test of the suite, not for this number of examples.
 nightly: $(VENV)/.installed-test ## run the property tests over many more examples
