@@ -74,9 +74,7 @@ class Recorder:
             for track in self._tracks.values():
                 track.restart(started)
         # A broken episode begins again with a reset, which discards what there is of it.
-        envs = (step.mask & ~step.broken).nonzero()[0]
-        if len(envs):
-            self._keep(step.infos, envs)
+        self._keep(step.infos, step.mask.nonzero()[0])
         before = self.written
         for i in step.ended.nonzero()[0].tolist():
             self._end(i, int(step.episode[i]), int(step.seeds[i]))

@@ -51,7 +51,8 @@ class Moody(gymnasium.Env):
             "_private": t,
         }
         if t >= 2 and seed % 2:
-            info["late"] = 10 * t  # in each odd episode from the third row on
+            # In each odd episode from the third row on; whole numbers but for some.
+            info["late"] = 10 * t if seed % 3 else 10 * t + 0.25
         if t == 1:
             info["once"] = True
         if seed % 4 == 1 and t == 0:
@@ -100,7 +101,7 @@ def expected(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     columns["narrow"] = np.array([row["narrow"] for row in rows], np.int16)
     columns["ragged"] = np.array([json.dumps([int(x) for x in row["ragged"]]) for row in rows])
     columns["mood"] = np.array([json.dumps(row["mood"]) for row in rows])
-    columns["late"] = carried([row.get("late") for row in rows], 0, np.int64)
+    columns["late"] = carried([row.get("late") for row in rows], np.nan, np.float64)
     columns["once"] = carried([row.get("once") for row in rows], False, np.bool_)
     rare = "rare" in rows[0]
     columns["rare"] = np.array([["a", "bc"] if rare else ["", ""]] * count)
