@@ -35,7 +35,7 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="module", params=[0, 2])
 def lent(request: pytest.FixtureRequest) -> Iterator[Loan]:
-    with shared_pool([ScriptedEnv] * 3, num_workers=request.param) as loan:
+    with shared_pool(request, [ScriptedEnv] * 3, num_workers=request.param) as loan:
         yield loan
 
 
