@@ -172,6 +172,23 @@ def test_goals_are_in_the_infos_at_every_step(walks, num_workers):
         assert "goal_goal_state" not in infos
 
 
+def test_goals_once_handed_out_stay_as_they_were(walks):
+    class Keeping(PointGoalExpert):
+        def get_action(self, infos):
+            kept.append(infos["goal_proprio"])
+            return super().get_action(infos)
+
+    kept = []
+    with point_goal_world(1, policy=Keeping()) as world:
+        world.evaluate(
+            dataset=walks, episodes_idx=IDX[:2], start_steps=STARTS[:2], goal_offset=OFFSET,
+            eval_budget=1,
+        )  # fmt: skip
+    for e in range(2):
+        expected = walks.episodes[IDX[e]]["proprio"][STARTS[e] + OFFSET]
+        np.testing.assert_array_equal(kept[e][0, 0], expected)
+
+
 def test_the_world_shows_the_infos_that_the_policy_sees_while_the_run_lasts(walks):
     class Comparing(PointGoalExpert):
         def get_action(self, infos):
