@@ -52,21 +52,21 @@ class Track:
             values: The pool's: an array or tensor `(N, 1, ...)`, or a list `[[v_0], [v_1], ...]`.
             envs: `(n,)` environments.
             rows: `(n,)` the row of the episode that each is at.
-            present: `(N,) bool`, True = its last report held the key. None = all did. A value that
-                was not reported is carried from the row before.
+            present: `(N,) bool`, True = its last report held the key. None = all did. Of one that
+                did not, the pool keeps the value from the row before.
         """
         fresh = self._first[envs] < 0
         if present is not None:
             fresh &= present[envs]
         self._first[envs[fresh]] = rows[fresh]
         if isinstance(values, list):
-            self._put_objects(values, envs, rows, present)
+            self._put_objects(values, envs, rows)
             return
         array = values if isinstance(values, np.ndarray) else tensor_values(values)
         if self._lists is None:
             self._make_room(array, int(rows.max()) + 1)
         if self._lists is not None:
-            self._put_objects([[row[0]] for row in array], envs, rows, present)
+            self._put_objects([[row[0]] for row in array], envs, rows)
         elif self._rows is not None:
             self._rows[envs, rows] = array[envs, 0]
 
@@ -110,9 +110,7 @@ class Track:
         self._lists = [[row_value(value) for value in values] for values in self._rows]
         self._rows = None
 
-    def _put_objects(
-        self, values: list[Any], envs: Ints, rows: Ints, present: Bools | None
-    ) -> None:
+    def _put_objects(self, values: list[Any], envs: Ints, rows: Ints) -> None:
         if self._lists is None:
             if self._rows is None:
                 self._lists = [[] for _ in values]
@@ -126,8 +124,7 @@ class Track:
             if self._first[i] < 0:
                 continue
             value = values[i][0]
-            reported = present is None or present[i]
-            known = row > self._first[i] and (not reported or value is self._seen[i])
+            known = row > self._first[i] and value is self._seen[i]
             kept.append(kept[-1] if known else row_value(value))
             self._seen[i] = value
 
