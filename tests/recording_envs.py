@@ -56,7 +56,7 @@ class Moody(gymnasium.Env):
         if t == 1:
             info["once"] = True
         if seed % 4 == 1 and t == 0:
-            info["rare"] = np.array(["a", "bc"])
+            info["rare"] = np.array(["a", "b" * seed])
         return info
 
     def get_episode_data(self) -> dict[str, Any]:
@@ -103,8 +103,7 @@ def expected(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     columns["mood"] = np.array([json.dumps(row["mood"]) for row in rows])
     columns["late"] = carried([row.get("late") for row in rows], np.nan, np.float64)
     columns["once"] = carried([row.get("once") for row in rows], False, np.bool_)
-    rare = "rare" in rows[0]
-    columns["rare"] = np.array([["a", "bc"] if rare else ["", ""]] * count)
+    columns["rare"] = np.array([rows[0].get("rare", np.array(["", ""]))] * count)
     return columns
 
 

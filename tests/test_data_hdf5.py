@@ -317,6 +317,7 @@ def replayed(log, count: int) -> bytes:
 
 
 def test_after_every_single_write_all_complete_episodes_can_be_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("swm_async.data.hdf5_files._CHUNK_BYTES", 4096)  # a frame each: many
     logged = Logged()
     path = tmp_path / "episodes.h5"
     with open(path, "w+b") as logged.handle:

@@ -99,7 +99,7 @@ class Hdf5Writer:
         for name in self._schema.forms:
             values = self._schema.values(columns, name, length)
             put_rows(self._datasets[name], start, values)
-        self._file.flush()
+        # All rows are on the disk, and the way to them, before the length tells of them.
         for name, number in ((OFFSETS, start), (LENGTHS, length)):
             put_rows(self._datasets[name], self._episodes, np.array([number]))
             self._file.flush()
