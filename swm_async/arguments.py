@@ -18,6 +18,7 @@ import numpy as np
 
 from swm_async.backends.base import ShardRange
 from swm_workers.layout import Array
+from swm_workers.waiting import AWAKE_S
 
 _SEED_LIMIT: Final = 2**63
 
@@ -161,6 +162,21 @@ def cores_to_pin(num_workers: int, pin_workers: bool | None) -> list[int]:
     if pin_workers is None and not 1 < num_workers == len(cores) == usable_cores():
         return []
     return [cores[w % len(cores)] for w in range(num_workers)]
+
+
+def awake_seconds(num_workers: int, spin: bool | None) -> float:
+    """How long the pool and its workers look for messages before they sleep; 0 = not at all.
+
+    By default only where every worker has a core. Where a quota limits the time on the cores,
+    it must be enough for the workers and the caller: what is looked away is lost.
+    """
+    if spin is not None and not isinstance(spin, bool):
+        raise TypeError(f"spin must be a bool or None; found {type(spin).__name__}")
+    if spin is None:
+        quota = _quota()
+        needed = num_workers if quota is None else num_workers + 1
+        spin = usable_cores() > 1 and needed <= usable_cores()
+    return AWAKE_S if spin and hasattr(os, "sched_yield") else 0.0
 
 
 def split(num_envs: int, num_workers: int) -> list[ShardRange]:

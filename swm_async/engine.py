@@ -100,23 +100,27 @@ class Engine(Hosting):
         selected: Array | None,
         rows: Array | None,
         objects: Sequence[tuple[Any, ...]] | None,
-    ) -> list[PoolError]:
+    ) -> Sequence[PoolError]:
         """Step the rows that a mask selects, with the actions in shared memory.
 
         ``objects`` are the action leaves of these rows that are not in shared memory.
         """
-        workers, flags = self._select(selected, self._resets)
-        taken = self._all_rows if rows is None else rows
+        if rows is None:
+            in_flight, flags = self._all_in_flight, self._all_step_flags
+        else:
+            chosen, flags = self._select(selected, self._resets)
+            in_flight = InFlight(chosen, rows)
+        workers, taken = in_flight
         arguments = None if objects is None else self._object_arguments(taken, workers, objects)
         if self._recorder.with_actions:
             self._recorder.add(self.action_space, taken, self.control.actions, objects)
-        self._in_flight = InFlight(workers, taken)
+        self._in_flight = in_flight
         replies = self._exchange.run(Command.STEP, workers, flags, arguments, self._timeout_s)
         if rows is None:
-            self.episode_steps += 1
+            self._steps_of_all += 1
         else:
             self.episode_steps[rows] += 1
-        errors: list[PoolError] = []
+        errors: Sequence[PoolError] = ()
         self.whole = []
         for reply in replies:
             if reply is not None:
@@ -233,7 +237,7 @@ class Engine(Hosting):
     ) -> tuple[Sequence[int], Sequence[int]]:
         """Which workers to ask, with which flags; writes the mask where it is needed."""
         if selected is None:
-            return self._all_workers, self._all_step_flags if resets else self._all_flags
+            return self._all_workers, self._all_flags
         raw = selected.tobytes()
         workers, flags = [], []
         for w, (first, last) in enumerate(self.shards):

@@ -16,7 +16,7 @@ from gymnasium.error import AlreadyPendingCallError
 
 from swm_async.backends.base import Backend, Lost
 from swm_async.infos import InfoStore
-from swm_workers.protocol import FORGET, Command, CommandBody
+from swm_workers.protocol import FORGET, NO_LAYOUT, Command, CommandBody
 
 _NONE: Final[Mapping[int, Lost | None]] = {}
 
@@ -33,13 +33,17 @@ class Exchange:
         self._given: list[set[int]] = [set() for _ in range(count)]
         self._doubtful: set[int] = set()
         self._is_under_way = False
+        self._all_know = NO_LAYOUT
+        """A version that every worker knows, and none of them is doubtful."""
 
     def distrust(self, workers: Sequence[int]) -> None:
         """A call to these workers was cut short: replies may be on their way, or lost."""
+        self._all_know = NO_LAYOUT
         self._doubtful.update(workers)
 
     def forget(self, worker: int) -> None:
         """This worker is a new process: it has seen no layout and owes no reply."""
+        self._all_know = NO_LAYOUT
         self._known[worker], self._given[worker] = set(), set()
         self._doubtful.discard(worker)
 
@@ -68,6 +72,8 @@ class Exchange:
         try:
             self._is_under_way = True
             backend, version = self._backend, self._store.version
+            if arguments is None and version == self._all_know:
+                return self._run_quickly(kind, workers, flags, timeout_s)
             doubtful = self._resynchronise(workers, timeout_s) if self._doubtful else _NONE
             number = self._number = self._number + 1
             replies: list[Any] = [None] * len(workers)
@@ -92,9 +98,23 @@ class Exchange:
                         replies[k] = _late(lost, timeout_s)
             if doubtful:
                 self._doubtful -= doubtful.keys()
+            if not self._doubtful and all(version in known for known in self._known):
+                self._all_know = version
             return replies
         finally:
             self._is_under_way = False
+
+    def _run_quickly(
+        self, kind: Command, workers: Sequence[int], flags: Sequence[int], timeout_s: float | None
+    ) -> list[Any]:
+        """The same for commands without a payload, to workers that know the layout."""
+        number = self._number = self._number + 1
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        version = self._store.version
+        replies = self._backend.broadcast(workers, number, kind, flags, version, deadline)
+        if timeout_s is not None:
+            replies = [_late(r, timeout_s) if isinstance(r, Lost) else r for r in replies]
+        return replies
 
     def _refuse_nesting(self) -> None:
         """Refuse a call from a signal's handler or a finaliser in the middle of another call."""

@@ -77,7 +77,8 @@ class Hosting:
         self.shards: Sequence[ShardRange] = backend.shards
         self.closed_because: str | None = None
         self.seeds: Array = np.full(num_envs, -1, np.int64)
-        self.episode_steps: Array = np.zeros(num_envs, np.int64)
+        self._episode_steps: Array = np.zeros(num_envs, np.int64)
+        self._steps_of_all = 0
         self.need_reset: Array = np.ones(num_envs, np.bool_)
         self._some_need_reset = True
         self._backend = backend
@@ -92,6 +93,14 @@ class Hosting:
             raise
         self.close_at_exit = weakref.finalize(self, _finalize, backend, self.store)
         _all.add(self)
+
+    @property
+    def episode_steps(self) -> Array:
+        """``(N,) int64``: steps of each running episode."""
+        if self._steps_of_all:  # those without a mask, which are not added up one by one
+            self._episode_steps += self._steps_of_all
+            self._steps_of_all = 0
+        return self._episode_steps
 
     def _build(self) -> tuple[Space, Space]:
         results = self._backend.build(self._start_deadline())
@@ -136,8 +145,9 @@ class Hosting:
         self._all_rows = np.arange(count)
         self._restarts_of_workers = np.zeros(len(self.shards), np.int64)
         self._all_workers = range(len(self.shards))
-        self._all_flags = [ALL] * len(self.shards)
-        self._all_step_flags = [ALL | self._resets] * len(self.shards)
+        self._all_in_flight = InFlight(self._all_workers, self._all_rows)
+        self._all_flags: Sequence[int] = [ALL] * len(self.shards)
+        self._all_step_flags: Sequence[int] = [ALL | self._resets] * len(self.shards)
         self._worker_of = np.repeat(
             np.arange(len(self.shards)), [s.last - s.first for s in self.shards]
         )

@@ -44,6 +44,15 @@ class OverlappingEngine(Engine):
         self._unraised: list[PoolError] = []
         self._whole_gathered: list[tuple[int, Role, bytes]] = []
 
+    def is_plain(self) -> bool:
+        """Whether every environment can be stepped at once: no check would find anything."""
+        return not (
+            self._some_need_reset
+            or self.overlap.any
+            or self._in_flight is not None
+            or self.closed_because is not None
+        )
+
     def make_way(self, rows: Array | None) -> None:
         """Let the workers of these rows, which must be idle, finish what they are at.
 

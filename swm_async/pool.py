@@ -19,6 +19,7 @@ from gymnasium.vector.utils import batch_space
 
 from swm_async.access import EnvAccess
 from swm_async.arguments import (
+    awake_seconds,
     check_mask,
     check_num_workers,
     check_options,
@@ -65,6 +66,8 @@ class EnvPool(EnvAccess):
         threads_per_worker: cap for OpenMP, BLAS, torch and OpenCV threads; None = no cap.
         pin_workers: keep worker k, and what its environments start, on one core; None = where
             there is exactly one worker per usable core.
+        spin: let the pool and its workers look for each other's messages for up to 0.2 ms before
+            they sleep, giving way to whoever needs the core; None = where every worker has one.
         record_actions: keep the actions of running episodes; a failure then leaves a file in
             the working directory that ``swm-async replay`` plays back.
         ray_options: for ``backend="ray"``.
@@ -89,6 +92,7 @@ class EnvPool(EnvAccess):
         max_restarts: int = 3,
         threads_per_worker: int | None = 1,
         pin_workers: bool | None = None,
+        spin: bool | None = None,
         record_actions: bool = False,
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -111,7 +115,13 @@ class EnvPool(EnvAccess):
         else:
             shards = split(self.num_envs, self.num_workers)
             cores = cores_to_pin(self.num_workers, pin_workers)
-            hosts = ProcessBackend(factories, shards, threads_per_worker, cores=cores)
+            hosts = ProcessBackend(
+                factories,
+                shards,
+                threads_per_worker,
+                cores=cores,
+                awake_s=awake_seconds(self.num_workers, spin),
+            )
         self._copy = copy
         super().__init__(
             OverlappingEngine(
@@ -219,16 +229,19 @@ class EnvPool(EnvAccess):
             EnvError, WorkerDied, WorkerTimeout: an environment or a worker failed.
         """
         engine = self._engine
-        with self._engine.lock:
-            engine.check_usable()
+        with engine.lock:
+            is_plain = engine.is_plain()
+            if not is_plain:
+                engine.check_usable()
             rows = None
-            selected = check_mask(mask, self.num_envs)
+            selected = None if mask is None else check_mask(mask, self.num_envs)
             if selected is not None:
                 rows = np.flatnonzero(selected)
                 if len(rows) == self.num_envs:
                     selected = rows = None
-            engine.make_way(rows)
-            engine.check_ready(rows)
+            if not is_plain:
+                engine.make_way(rows)
+                engine.check_ready(rows)
             objects = engine.actions.write(actions, rows)
             errors = engine.step(selected, rows, objects) if rows is None or len(rows) else ()
             result = self._step_result(rows)

@@ -22,6 +22,7 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from swm_async.access import EnvAccess
 from swm_async.arguments import (
+    awake_seconds,
     check_mask,
     check_num_workers,
     check_options,
@@ -78,6 +79,9 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         threads_per_worker: cap for OpenMP, BLAS, torch and OpenCV threads; None = no cap.
         pin_workers: keep worker k, and what its environments start, on one core; None = where
             there is exactly one worker per usable core.
+        spin: let the environments and their workers look for each other's messages for up to
+            0.2 ms before they sleep, giving way to whoever needs the core; None = where every
+            worker has one.
 
     Raises:
         RuntimeError, ValueError: the environments' spaces differ.
@@ -97,6 +101,7 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         step_timeout: float | None = None,
         threads_per_worker: int | None = 1,
         pin_workers: bool | None = None,
+        spin: bool | None = None,
     ) -> None:
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.observation_mode = observation_mode
@@ -113,7 +118,12 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
             shards = split(self.num_envs, self.num_workers)
             cores = cores_to_pin(self.num_workers, pin_workers)
             backend = ProcessBackend(
-                self.env_fns, shards, threads_per_worker, whole_infos=True, cores=cores
+                self.env_fns,
+                shards,
+                threads_per_worker,
+                whole_infos=True,
+                cores=cores,
+                awake_s=awake_seconds(self.num_workers, spin),
             )
         engine = OverlappingEngine(
             backend,

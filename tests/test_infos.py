@@ -666,8 +666,8 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         counts["long commands"] += bool(payload)
         send(self, header, payload, deadline)
 
-    def counting_receive(self: Any, number: int, deadline: Any) -> Any:
-        reply = receive(self, number, deadline)
+    def counting_receive(self: Any, *arguments: Any) -> Any:
+        reply = receive(self, *arguments)
         counts["replies"] += 1
         counts["long replies"] += reply is not None
         return reply

@@ -88,6 +88,29 @@ class Backend(Protocol):
             Lost: the worker has ended, or was killed at the deadline.
         """
 
+    def broadcast(
+        self,
+        workers: Sequence[int],
+        number: int,
+        kind: int,
+        flags: Sequence[int],
+        version: int,
+        deadline: float | None,
+    ) -> list[Any]:
+        """Send one command without a payload and wait for the replies: the quick way.
+
+        Args:
+            workers: one or more.
+            number: the number of the command.
+            kind: the command.
+            flags: for each of ``workers``.
+            version: the layout, which all of them know.
+            deadline: on the clock of ``time.monotonic``; None = as long as the workers live.
+
+        Returns:
+            For each of ``workers`` the payload of its reply or None, or ``Lost``.
+        """
+
     def ready(self, workers: Sequence[int], timeout_s: float | None) -> Collection[int]:
         """Wait until one of these busy workers has replied or died; returns all that have.
 

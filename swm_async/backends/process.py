@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from swm_async.backends.base import EnvFn, Lost, ShardRange
+from swm_async.backends.cores import NO_CORE, current_core
 from swm_async.backends.interrupts import interrupts_held
 from swm_async.backends.starting import pickle_factories
 from swm_async.backends.worker import WorkerProcess, wait_for_any
@@ -46,8 +47,12 @@ class ProcessBackend:
         *,
         whole_infos: bool = False,
         cores: Sequence[int] = (),
+        awake_s: float = 0.0,
     ) -> None:
         self._cores = list(cores)
+        self._awake_s = awake_s
+        self._orders: dict[int, Sequence[int]] = {}
+        """In which order replies of all workers are read, by the core that this process is on."""
         self._whole_infos = whole_infos
         self.shards: Sequence[ShardRange] = list(shards)
         self._env_fns = list(env_fns)
@@ -82,7 +87,8 @@ class ProcessBackend:
 
     def _start(self, worker: int) -> WorkerProcess:
         try:
-            started = WorkerProcess(self._threads)
+            core = self._cores[worker] if self._cores else NO_CORE
+            started = WorkerProcess(self._threads, core, self._awake_s)
         except OSError as error:
             raise PoolError(
                 f"worker {worker + 1} of {len(self.shards)} could not be started: {error}. Each "
@@ -90,9 +96,9 @@ class ProcessBackend:
                 "limits (ulimit -n, ulimit -u).",
                 self.shards[worker].indices,
             ) from error
-        if self._cores:
+        if core >= 0:
             with contextlib.suppress(OSError):  # it has ended, or the core was taken from us
-                os.sched_setaffinity(started.pid, {self._cores[worker]})
+                os.sched_setaffinity(started.pid, {core})
         return started
 
     def _build_payloads(self) -> list[bytes]:
@@ -107,6 +113,7 @@ class ProcessBackend:
                 registered,
                 self._whole_infos,
                 tuple(sys.argv),
+                self._awake_s,
             )
             body = CommandBody(None, arguments)
             payloads.append(pickle.dumps(body, pickle.HIGHEST_PROTOCOL))
@@ -158,6 +165,56 @@ class ProcessBackend:
     def receive(self, worker: int, number: int, deadline: float | None) -> Any:
         """Wait for the reply to a command."""
         return self.workers[worker].receive(number, deadline)
+
+    def broadcast(
+        self,
+        workers: Sequence[int],
+        number: int,
+        kind: int,
+        flags: Sequence[int],
+        version: int,
+        deadline: float | None,
+    ) -> list[Any]:
+        """Send one command without a payload and wait for the replies.
+
+        The reply of the worker on our own core comes first: while we sleep it runs, and we are
+        back as soon as it sleeps. Woken from another core we would come late.
+        """
+        processes, awake_s = self.workers, self._awake_s
+        replies: list[Any] = [None] * len(workers)
+        flag, header = -1, b""
+        for k, w in enumerate(workers):
+            if flags[k] != flag:
+                flag = flags[k]
+                header = HEADER.pack(number, kind, flag, 0, version, 0)
+            try:
+                processes[w].send(header, b"", deadline)
+            except Lost as lost:
+                replies[k] = lost
+        nothing = HEADER.pack(number, 0, 0, 0, version, 0)
+        core = current_core() if self._cores else NO_CORE
+        order = self._orders.get(core) if len(workers) == len(processes) else None
+        for k in order or self._order(core, workers):
+            process = processes[workers[k]]
+            if replies[k] is None:
+                try:
+                    if awake_s and (core < 0 or process.core != core):
+                        process.look()
+                    replies[k] = process.receive(number, deadline, nothing)
+                except Lost as lost:
+                    replies[k] = lost
+        return replies
+
+    def _order(self, core: int, workers: Sequence[int]) -> Sequence[int]:
+        """Positions in ``workers``: first whoever is pinned to this core."""
+        positions = range(len(workers))
+        if not self._cores:
+            return positions
+        near = [k for k in positions if self._cores[workers[k]] == core]
+        order = near + [k for k in positions if self._cores[workers[k]] != core]
+        if len(workers) == len(self.workers):
+            self._orders[core] = order
+        return order
 
     def ready(self, workers: Sequence[int], timeout_s: float | None) -> Collection[int]:
         """Wait until one of these busy workers has replied or died; returns all that have."""

@@ -81,7 +81,7 @@ class SerialBackend:
             return shard.call(list(arguments), list(arguments.values()))
         if kind == Command.REBUILD:
             return Built(os.getpid(), None, None, shard.rebuild(arguments))
-        rows = shard.all() if flags & ALL else shard.selected()
+        rows = shard.all if flags & ALL else shard.selected()
         if kind == Command.STATS:
             return WorkerStats(shard.steps_done, self._busy_s, 0.0)
         started = time.perf_counter()
@@ -91,6 +91,19 @@ class SerialBackend:
             report = shard.reset(rows, arguments)
         self._busy_s += time.perf_counter() - started
         return report
+
+    def broadcast(
+        self,
+        workers: Sequence[int],
+        number: int,
+        kind: int,
+        flags: Sequence[int],
+        version: int,
+        deadline: float | None,
+    ) -> list[Any]:
+        """Carry out a command without a payload."""
+        self.send(0, number, kind, flags[0], version, None, None)
+        return [self.receive(0, number, None)]
 
     def ready(self, workers: Sequence[int], timeout_s: float | None) -> Collection[int]:
         """The work is done when the reply is asked for, so it can be asked for at once."""

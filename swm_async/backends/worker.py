@@ -27,6 +27,7 @@ from swm_async.backends.starting import bootstrap_command, environment, standard
 from swm_workers.memory import above_standard, anonymous_file
 from swm_workers.protocol import HEADER, NO_LAYOUT, Command, pack
 from swm_workers.serve import STACK_SIGNAL
+from swm_workers.waiting import Waiter
 
 _REAP_S: Final = 5.0
 """How long a process that was killed may take until it can be reaped."""
@@ -50,7 +51,8 @@ class WorkerProcess:
     Whoever makes one holds Ctrl-C back until it is kept somewhere: nobody else ends it.
     """
 
-    def __init__(self, threads: int | None) -> None:
+    def __init__(self, threads: int | None, core: int, awake_s: float) -> None:
+        self.core = core
         self.exit_code: int | None = None
         self.gone = False
         self._fds: list[int] = []
@@ -83,6 +85,7 @@ class WorkerProcess:
         self.pid = self._process.pid
         self._process_fd = _open_process(self.pid)
         self._reply_poller = self._poller(self.reply_fd, select.POLLIN)
+        self.look = Waiter(self.reply_fd, awake_s).look
 
     def _pipe(self, *, ours: int) -> tuple[int, int]:
         read, write = os.pipe()
@@ -180,8 +183,8 @@ class WorkerProcess:
                 self.kill()
                 raise self._lost()
 
-    def receive(self, number: int, deadline: float | None) -> Any:
-        """Read the reply to command ``number``."""
+    def receive(self, number: int, deadline: float | None, nothing: bytes = b"-") -> Any:
+        """Read the reply to command ``number``; ``nothing`` is a known reply without payload."""
         if deadline is not None or self.gone:
             self._await_reply(deadline)
         try:
@@ -190,6 +193,8 @@ class WorkerProcess:
             if error.errno != errno.EBADF:  # from the handler of a signal
                 raise
             raise self._lost() from error
+        if data == nothing:
+            return None
         if len(data) != HEADER.size:
             raise self._lost()
         found, _, _, _, _, length = HEADER.unpack(data)

@@ -212,10 +212,12 @@ class InfoWriter:
         for target in plan.absent:
             self._clear(k, target)
 
+    def has_news(self) -> bool:
+        """Whether there is anything to take."""
+        return bool(self._extras or self._missing or self._problems)
+
     def take(self) -> tuple[tuple[Extra, ...], tuple[tuple[int, str], ...], tuple[Problem, ...]]:
         """Hand over the extras, the missing keys and the problems gathered so far."""
-        if not (self._extras or self._missing or self._problems):
-            return (), (), ()
         extras, problems = tuple(self._extras.values()), tuple(self._problems.values())
         missing = tuple(self._missing)
         self._extras, self._missing, self._problems = {}, [], {}

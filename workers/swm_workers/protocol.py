@@ -90,6 +90,8 @@ class BuildArguments(NamedTuple):
     whole_infos: bool
     """Whether infos travel as whole dicts instead of key by key in shared memory."""
     argv: tuple[str, ...]
+    awake_s: float
+    """How long the worker looks for its next command before it sleeps."""
 
 
 class ResetArguments(NamedTuple):

@@ -44,9 +44,9 @@ from swm_workers.protocol import (
     LayoutUpdate,
     Returned,
     WorkerStats,
-    pack,
 )
 from swm_workers.shard import Shard
+from swm_workers.waiting import Waiter
 
 STACK_SIGNAL: Final = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 """Asks a worker that is overdue to write its Python stack into the fault file."""
@@ -136,6 +136,7 @@ class _Server:
         self._command_fd = command_fd
         self._reply_fd = reply_fd
         self._descriptors = descriptors
+        self._waiter = Waiter(command_fd, 0.0)
         self._shard: Shard | None = None
         self._busy_s = 0.0
         self._waiting_s = 0.0
@@ -154,29 +155,39 @@ class _Server:
         }
 
     def run(self) -> None:
-        read, write, handlers, header = os.read, os.write, self._handlers, HEADER
-        command_fd, reply_fd, size = self._command_fd, self._reply_fd, HEADER.size
-        clock = time.perf_counter
+        read, write, clock = os.read, os.write, time.perf_counter
+        pack, unpack, size = HEADER.pack, HEADER.unpack, HEADER.size
+        command_fd, reply_fd, handlers = self._command_fd, self._reply_fd, self._handlers
         idle_since = clock()
-        while data := read(command_fd, size):
+        while True:
+            self._waiter.look_again()  # nothing comes before the reply to the last was read
+            if not (data := read(command_fd, size)):
+                break
             busy_since = clock()
             self._waiting_s += busy_since - idle_since
-            number, kind, flags, _, version, length = header.unpack(data)
-            body = pickle.loads(self._read_exactly(length)) if length else _NO_PAYLOAD
-            if version != self._version and version != NO_LAYOUT:
-                self._bind(version, body.update)
-            if flags & FORGET:
-                self._built().forget()
-                self._bind(version, body.update)
-            result = handlers[kind](flags, body.arguments)
-            if result is None:
-                write(reply_fd, header.pack(number, 0, 0, 0, version, 0))
-            else:
-                self._reply(number, version, pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
+            number, kind, flags, _, version, length = unpack(data)
+            arguments = None
+            if length or version != self._version or flags & FORGET:
+                arguments = self._prepare(version, flags, length)
+            result = handlers[kind](flags, arguments)
+            payload = b"" if result is None else pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
             idle_since = clock()
             self._busy_s += idle_since - busy_since
+            write(reply_fd, pack(number, 0, 0, 0, version, len(payload)))
+            if payload:
+                self._write_all(payload)
         self._close(0, None)
         self._descriptors.close()
+
+    def _prepare(self, version: int, flags: int, length: int) -> Any:
+        """Take in the payload and the layout of a command; returns its arguments."""
+        body = pickle.loads(self._read_exactly(length)) if length else _NO_PAYLOAD
+        if version not in (self._version, NO_LAYOUT):
+            self._bind(version, body.update)
+        if flags & FORGET:
+            self._built().forget()
+            self._bind(version, body.update)
+        return body.arguments
 
     def _close(self, flags: int, arguments: None) -> Returned | None:
         # A worker may be stopped before it was told what to build.
@@ -192,11 +203,11 @@ class _Server:
 
     def _reset(self, flags: int, arguments: Any) -> Any:
         shard = self._built()
-        return shard.reset(shard.all() if flags & ALL else shard.selected(), arguments)
+        return shard.reset(shard.all if flags & ALL else shard.selected(), arguments)
 
     def _step(self, flags: int, arguments: Any) -> Any:
-        shard = self._built()
-        return shard.step(shard.all() if flags & ALL else shard.selected(), arguments, flags)
+        shard = self._shard or self._built()
+        return shard.step(shard.all if flags & ALL else shard.selected(), arguments, flags)
 
     def _call(self, flags: int, arguments: dict[int, Operation]) -> Returned:
         return self._built().call(list(arguments), list(arguments.values()))
@@ -206,6 +217,7 @@ class _Server:
 
     def _build(self, flags: int, arguments: BuildArguments) -> Built:
         sys.argv[:] = arguments.argv
+        self._waiter = Waiter(self._command_fd, arguments.awake_s)
         registrations.restore(arguments.registrations)
         shard = self._shard = Shard(
             arguments.first, arguments.num_envs, in_process=False, whole_infos=arguments.whole_infos
@@ -258,8 +270,7 @@ class _Server:
         else:
             self._blocks[number] = Block.received(fds[0], sizes[number])
 
-    def _reply(self, number: int, version: int, payload: bytes) -> None:
-        os.write(self._reply_fd, pack(number, 0, 0, version, len(payload)))
+    def _write_all(self, payload: bytes) -> None:
         view = memoryview(payload)
         while view:
             view = view[os.write(self._reply_fd, view) :]

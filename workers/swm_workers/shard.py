@@ -46,6 +46,8 @@ class Shard:
         self.first = first
         self.num_envs = num_envs
         self.envs: list[Any] = []
+        self.all: Sequence[int] = ()
+        """All rows."""
         self.steps_done = 0
         self._in_process = in_process
         self._env_fns: tuple[Callable[[], Any], ...] = ()
@@ -80,6 +82,7 @@ class Shard:
         self._observation_leaves = leaves(self.envs[0].observation_space)
         self._infos = self._whole_infos or InfoWriter(self.first, len(self.envs))
         self._ended = [False] * len(self.envs)
+        self.all = range(len(self.envs))
         return ()
 
     def rebuild(self, rows: Sequence[int]) -> tuple[Failure, ...]:
@@ -158,6 +161,11 @@ class Shard:
         acted = [leaf for leaf in self._action_leaves if leaf.path == ()]
         self._only_action = self._control.actions[0] if acted else None
         self._infos.bind(layout, buffers)
+        # What every step needs, unpacked at once.
+        self._hot = (
+            self._steps, self._infos, self._rewards, self._terminateds, self._truncateds,
+            self._observe, self._box, self._box_form, self._ended,
+        )  # fmt: skip
 
     def forget(self) -> None:
         """Rely on nothing that was reported before: replies may have been lost."""
@@ -167,10 +175,6 @@ class Shard:
     def selected(self) -> list[int]:
         """The rows that the mask in shared memory selects."""
         return list(compress(range(len(self.envs)), self._control.mask.tobytes()))
-
-    def all(self) -> Sequence[int]:
-        """All rows."""
-        return range(len(self.envs))
 
     def reset(self, rows: Sequence[int], arguments: ResetArguments | None) -> Report | None:
         """Reset these rows; seeds and options are given by position in ``rows``."""
@@ -204,10 +208,8 @@ class Shard:
         objects = None
         if pickled_objects is not None:
             rows, objects = self._load_objects(rows, pickled_objects)
-        steps, infos = self._steps, self._infos
-        rewards, terminateds, truncateds = self._rewards, self._terminateds, self._truncateds
-        observe, box, form = self._observe, self._box, self._box_form
-        ended, resets = self._ended, flags & (SAME_STEP | NEXT_STEP)
+        steps, infos, rewards, terminateds, truncateds, observe, box, form, ended = self._hot
+        resets = flags & (SAME_STEP | NEXT_STEP)
         for k, action in zip(rows, self._actions(rows, objects), strict=True):
             try:
                 if ended[k]:
@@ -384,10 +386,10 @@ class Shard:
             raise error
 
     def _report(self) -> Report | None:
+        if not (self._failures or self._objects or self._infos.has_news()):
+            return None
         extras, missing, problems = self._infos.take()
         whole = self._whole_infos.take_parts() if self._whole_infos is not None else ()
-        if not (extras or missing or problems or self._failures or self._objects or whole):
-            return None
         failures, self._failures = tuple(self._failures), []
         objects, self._objects = tuple(self._objects), []
         return Report(extras, missing, objects, problems, failures, whole)

@@ -51,6 +51,10 @@ class WholeInfos:
             )
             self._problems.append(Problem(self._first + k, role.value, text))
 
+    def has_news(self) -> bool:
+        """Whether there is anything to take."""
+        return bool(self._parts or self._problems)
+
     def take(self) -> tuple[tuple[Extra, ...], tuple[tuple[int, str], ...], tuple[Problem, ...]]:
         """Hand over the problems gathered so far; there are no keys of their own."""
         problems, self._problems = tuple(self._problems), []
