@@ -370,9 +370,9 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _infos(self, done: Sequence[int]) -> dict[str, Any]:
         """Gymnasium's infos of the last call, added up environment by environment."""
         whole = self._engine.whole
+        if not whole:
+            return self._only_final_observations(done) if done else {}
         infos: dict[str, Any] = {}
-        if not whole and not done:
-            return infos
         parts: dict[int, dict[Role, Any]] = {i: {Role.FINAL_INFO: {}} for i in done}
         for i, role, data in whole:
             parts.setdefault(i, {})[role] = snapshot.loads(data)
@@ -390,7 +390,23 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
                 infos = self._add_info(infos, part[Role.INFO], i)
         return infos
 
+    def _only_final_observations(self, done: Sequence[int]) -> dict[str, Any]:
+        """What ``_infos`` gives where no environment has reported any key."""
+        observations = np.full(self.num_envs, None, np.object_)
+        for i in done:
+            observations[i] = self._final_observation(i)
+        mask = np.zeros(self.num_envs, np.bool_)
+        mask[done] = True
+        return {
+            "final_obs": observations,
+            "_final_obs": mask,
+            "final_info": {},
+            "_final_info": mask.copy(),
+        }
+
     def _final_observation(self, i: int) -> Any:
+        if self._one_array:
+            return self._engine.store.observations[1][i].copy()
         parts = [part[i].copy() for part in self._engine.store.observations[self._leaf_count :]]
         return assemble(self._engine.observation_space, parts)
 
