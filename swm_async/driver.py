@@ -18,7 +18,7 @@ import numpy.typing as npt
 from swm_async.policy import Policy
 from swm_async.pool import EnvPool
 from swm_async.replay import Replay
-from swm_async.rollout import Bools, Infos, Mode, Options, TimeStep, rollout
+from swm_async.rollout import Bools, Infos, Mode, Options, Schedule, TimeStep, rollout
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -109,27 +109,25 @@ class Driver:
         seed: int | None = None,
         options: Options | Sequence[Options | None] | None = None,
         mode: Mode = "auto",
-        schedule: str = "lockstep",
+        schedule: Schedule = "lockstep",
         min_ready: int | None = None,
     ) -> Iterator[TimeStep]:
         """Drive the policy; yields one `TimeStep` after each reset and each step.
 
         Args:
             episodes, max_steps, seed, options, mode: See `swm_async.rollout.rollout`.
-            schedule: "lockstep": all running environments are stepped at once.
-            min_ready: Has no meaning with lockstep.
+            schedule: "lockstep": all running environments are stepped at once, and waited for.
+                "ready": the policy is asked as soon as `min_ready` of them wait for an action; one
+                that keeps something between calls must take a `mask`, see `Policy`.
+            min_ready: For "ready": 1 ... N, None = 1.
 
         Raises:
             RuntimeError: No policy is set.
             ValueError, TypeError: An argument is wrong; nothing has moved.
         """
-        if schedule != "lockstep":
-            raise ValueError(
-                f"schedule must be 'lockstep', the only one so far, found {schedule!r}"
-            )
-        if min_ready is not None:
-            raise ValueError(f"min_ready has no meaning with lockstep, found {min_ready!r}")
-        return self._run(episodes, max_steps, seed, options, mode)
+        return self._run(
+            episodes, max_steps, seed, options, mode, schedule=schedule, min_ready=min_ready
+        )
 
     def _run(
         self,
@@ -140,6 +138,8 @@ class Driver:
         mode: Mode,
         max_episode_steps: int | None = None,
         replay: Replay | None = None,
+        schedule: Schedule = "lockstep",
+        min_ready: int | None = None,
     ) -> Iterator[TimeStep]:
         steps = rollout(
             self.envs,
@@ -150,6 +150,8 @@ class Driver:
             options=options,
             mode=mode,
             max_episode_steps=max_episode_steps,
+            schedule=schedule,
+            min_ready=min_ready,
         )
         return self._follow(steps, replay)
 

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from swm_async.ready import takes_mask
 from swm_async.worker_policy import WorkerPolicy
 from swm_workers.point_goal import (
     AGENT_RADIUS,
@@ -47,6 +48,14 @@ class Policy(Protocol):
     A policy may also have `set_env(pool)`, called when a World takes it, `seed` with
     `set_seed(seed)` or `_set_seed(seed)`, called then if the seed is not None, and `unset_env()`,
     called when the World takes another policy.
+
+    With schedule "ready" the policy is asked for some environments while others are still moving.
+    If its `get_action` has a parameter named `mask`, it is then called
+    `get_action(infos, mask=ready)`, `(num_envs,) bool`, True = this row's action will be taken;
+    rows outside may change while it looks. A policy whose action depends on its row's infos alone
+    needs none. One that keeps something between calls, such as a plan, a recurrent state or a
+    history, must take it (with the default None = all rows, for lock-step gives no mask), and
+    change what it keeps in the rows of the mask alone.
     """
 
     def get_action(self, infos: Mapping[str, Any]) -> Any:
@@ -66,7 +75,8 @@ class RandomPolicy:
 
     Without a seed it samples the space itself, so `action_space.seed()` by its owner counts. With
     a seed it samples a private copy, and the space's own generator is not touched. All rows come
-    from one generator: what an environment gets depends on num_envs.
+    from one generator: what an environment gets depends on num_envs, and with schedule "ready" on
+    which of them are ready when.
 
     Args:
         action_space: the batched space; None = the `action_space` of the pool that `set_env` gives.
@@ -179,12 +189,15 @@ class NoisyPolicy:
         if hasattr(self.policy, "set_env"):
             self.policy.set_env(pool)
 
-    def get_action(self, infos: Mapping[str, Any]) -> NDArray[np.float32]:
+    def get_action(
+        self, infos: Mapping[str, Any], mask: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.float32]:
         """Compute the actions.
 
         Args:
             infos: what the policy underneath reads, and `id` and `step_idx`, `(num_envs, 1) int64`,
                 which World's wrapper reports.
+            mask: handed on to the policy underneath, if it takes one.
 
         Returns:
             `(num_envs, ...) float32` in [-1, 1].
@@ -192,7 +205,10 @@ class NoisyPolicy:
         Raises:
             ValueError: `id` or `step_idx` is missing.
         """
-        actions = np.asarray(self.policy.get_action(infos), dtype=np.float64)
+        get_action: Any = self.policy.get_action
+        with_mask = mask is not None and takes_mask(get_action)
+        chosen = get_action(infos, mask=mask) if with_mask else get_action(infos)
+        actions = np.asarray(chosen, dtype=np.float64)
         ids, steps = (_info(infos, key).reshape(-1) for key in ("id", "step_idx"))
         entries = actions[0].size if len(actions) else 0
         noise = _noise(self.seed, ids, steps, entries).reshape(actions.shape)

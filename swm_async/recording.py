@@ -3,9 +3,10 @@
 It knows time steps, the handles of a pool, and writers; which episode runs where is the rollout's
 affair, what a file looks like the formats'.
 
-An episode that is over waits until all that were started before it have been written. While one of
-L steps runs, no other environment makes more than 2L rows, so the memory stays within some `2NL`
-rows, as much as a few times all running episodes take.
+An episode that is over waits until all that were started before it have been written. In lock-step
+no other environment makes more than 2L rows while one of L steps runs, so the memory stays within
+some `2NL` rows, as much as a few times all running episodes take. With schedule "ready" quicker
+environments make as many times more.
 
 Letters: `N` = num_envs, `i` = env index, `E` = episodes, `T` = rows of an episode.
 """
@@ -25,7 +26,7 @@ from swm_async.data.episodes import Episode, Writer
 from swm_async.data.files import Mode, check_mode
 from swm_async.data.formats import format_for
 from swm_async.progress import progress_bar
-from swm_async.rollout import Infos, Options, TimeStep
+from swm_async.rollout import Infos, Options, Schedule, TimeStep
 from swm_async.tracks import Track
 
 HOOK = "get_episode_data"
@@ -140,6 +141,8 @@ def collect(
     writer: Writer | None,
     mode: Mode,
     progress: bool,
+    schedule: Schedule,
+    min_ready: int | None,
 ) -> dict[str, Any]:
     """Record episodes of a World; see `World.collect`, whose body this is."""
     if (path is None) == (writer is None):
@@ -152,7 +155,7 @@ def collect(
         raise ValueError("format belongs to a path; a writer has its own")
     chosen = None if path is None else format_for(Path(path), format)
     count = world.num_envs if episodes is None else episodes
-    steps = world.rollout(count, seed=seed, options=options)
+    steps = world.rollout(count, seed=seed, options=options, schedule=schedule, min_ready=min_ready)
     with _opened(chosen, path, mode, writer) as target:
         wants_data = getattr(target, "takes_episode_data", False)
         data = EpisodeData(world.envs) if wants_data else None

@@ -66,8 +66,12 @@ class WorkerPolicy:
             self._pool.call("install_policy", None)
         self._pool = None
 
-    def get_action(self, infos: Mapping[str, Any]) -> Any:
+    def get_action(self, infos: Mapping[str, Any], mask: Any = None) -> Any:
         """Return actions `(N, ...)` that fit the space; the environments will take their own.
+
+        Args:
+            infos: The pool's.
+            mask: `(N,) bool`, True = the environment is about to be stepped; None = any may be.
 
         Raises:
             RuntimeError: No World has taken the policy.
@@ -79,6 +83,8 @@ class WorkerPolicy:
         if "_restarted" in infos:
             # The id of a row that was never reset is 0, the fill value.
             begun = (infos["step_idx"][:, 0] == 0) & (infos["id"][:, 0] != 0)
+            if mask is not None:
+                begun &= mask  # the others may be moving
             if begun.any():
                 self._install_again(begun)
         return self._actions

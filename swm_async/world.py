@@ -34,7 +34,7 @@ from swm_async.progress import progress_bar
 from swm_async.recording import collect
 from swm_async.replay import Replay, refuse_without_dataset
 from swm_async.results import Results
-from swm_async.rollout import Mode, Options
+from swm_async.rollout import Mode, Options, Schedule
 from swm_async.video import EpisodeVideos, ReplayVideos
 from swm_workers.images import InfoSettings
 
@@ -189,6 +189,8 @@ class World(Driver):
         callables: Sequence[Mapping[str, Any]] | None = None,
         success: Success = None,
         progress: bool = False,
+        schedule: Schedule = "lockstep",
+        min_ready: int | None = None,
     ) -> Results:
         """Run `E` episodes and return what each came to, in the order in which they started.
 
@@ -216,6 +218,8 @@ class World(Driver):
             success: An episode succeeds if it terminated (None), if its last info of this key is
                 true, or if this function of its last infos (a dict of its own values) says so.
             progress: Show a progress bar of episodes on standard error.
+            schedule, min_ready: When the policy is asked, see `rollout`. For policies whose action
+                depends on its row's infos alone the results are the same.
 
         Returns:
             A dict with `success_rate` (percent) and the arrays over episodes `episode_successes`
@@ -259,7 +263,9 @@ class World(Driver):
             reset_mode = "auto" if replay is None else "wait"
         count = self.num_envs if episodes is None else episodes
         seeds = seed if replay is None or replay.seeds is None else replay.seeds
-        steps = self._run(count, None, seeds, options, reset_mode, eval_budget, replay)
+        steps = self._run(
+            count, None, seeds, options, reset_mode, eval_budget, replay, schedule, min_ready
+        )
         tally = Tally(self.num_envs, count, success)
         videos = None if video is None else self._videos(video, replay)
         with progress_bar(count, "evaluate", shown=progress) as advance:
@@ -288,6 +294,8 @@ class World(Driver):
         writer: Writer | None = None,
         mode: WriteMode = "append",
         progress: bool = True,
+        schedule: Schedule = "lockstep",
+        min_ready: int | None = None,
     ) -> dict[str, Any]:
         """Record `E` episodes, in the order in which they started; `load_dataset` reads them.
 
@@ -305,6 +313,8 @@ class World(Driver):
             writer: Has `write_episode(episode)`, see `swm_async.data.Writer`; it is not closed.
             mode: What to do where there are episodes: "append" behind them, "overwrite", "error".
             progress: Show a progress bar of episodes on standard error.
+            schedule, min_ready: When the policy is asked, see `rollout`. For policies whose action
+                depends on its row's infos alone the file is the same, byte for byte.
 
         Returns:
             `path`, and over the episodes recorded now `episode_lengths` `(E,) int64`, in steps,
@@ -327,6 +337,8 @@ class World(Driver):
             writer=writer,
             mode=mode,
             progress=progress,
+            schedule=schedule,
+            min_ready=min_ready,
         )
 
     def render_grid(self, path: str | os.PathLike[str] | None = None) -> Frame:

@@ -130,6 +130,94 @@ class FakePool:
         return infos
 
 
+class FakeOverlappingPool(FakePool):
+    """The same with `send`, `send_reset` and `recv`: who is done first is drawn by a generator.
+
+    What an environment does happens when it is received. While it is busy its row holds NaN:
+    whoever uses it notices.
+
+    Attributes:
+        slow: rows that are done only when all that are waited for would be too few without them.
+        lost_at_recv: n-th recv (from 0) → rows, not busy after it, that lose their environment.
+        seeds: those of all resets, in the order in which they were sent.
+    """
+
+    def __init__(self, envs: list[gymnasium.Env], seed: int = 0) -> None:
+        super().__init__(envs)
+        self.busy = np.zeros(self.num_envs, bool)
+        self.slow: list[int] = []
+        self.lost_at_recv: dict[int, list[int]] = {}
+        self.seeds: list[int] = []
+        self._rng = np.random.default_rng(seed)
+        self._sent: dict[int, Any] = {}
+        self._recvs = 0
+
+    def reset(self, **_):
+        raise AssertionError("a rollout that overlaps must not wait for a reset")
+
+    def step(self, *_, **__):
+        raise AssertionError("a rollout that overlaps must not wait for a step")
+
+    def send(self, actions, mask=None):
+        for i in self._send("step", mask):
+            assert not self._lost[i], "stepped before the reset that a lost environment needs"
+            self._sent[i] = np.array(actions[i])
+
+    def send_reset(self, *, seed, options, mask):
+        assert len(seed) == self.num_envs
+        for i in self._send("reset", mask):
+            assert type(seed[i]) is int
+            chosen = options[i] if isinstance(options, list) else options
+            self._sent[i] = (seed[i], dict(chosen or {}))
+            self.seeds.append(seed[i])
+            self._lost[i] = False
+
+    def recv(self, mask=None, min_envs=None):
+        assert mask is None
+        assert self.busy.any()
+        rows = self._choose(np.flatnonzero(self.busy), min_envs)
+        lost = self.lost_at_recv.get(self._recvs, [])
+        self._recvs += 1
+        rewards = np.zeros(self.num_envs, np.float32)
+        terminateds, truncateds, ready = np.zeros((3, self.num_envs), bool)
+        ready[rows] = True
+        self.busy &= ~ready
+        for i in rows:
+            sent = self._sent.pop(i)
+            if isinstance(sent, tuple):
+                _, info = self.envs[i].reset(seed=sent[0], options=sent[1])
+            elif i in lost:
+                truncateds[i] = True
+                continue
+            else:
+                _, rewards[i], terminateds[i], truncateds[i], info = self.envs[i].step(sent)
+            self._write(i, info)
+        self._lost[[i for i in lost if not self.busy[i]]] = True
+        self.calls.append(("recv", rows))
+        return None, rewards, terminateds, truncateds, self._infos(), ready
+
+    def _send(self, name, mask):
+        rows = self._rows(name, mask)
+        assert not self.busy[rows].any(), "sent to a busy environment"
+        self.busy[rows] = True
+        for array in self._values.values():
+            array[rows] = np.nan if array.dtype.kind == "f" else -1
+        return rows
+
+    def _choose(self, busy, min_envs):
+        count = len(busy) if min_envs is None else int(self._rng.integers(min_envs, len(busy) + 1))
+        quick = [i for i in self._rng.permutation(busy).tolist() if i not in self.slow]
+        if self.slow and min_envs is not None:
+            count = min(count, max(min_envs, len(quick)))
+        return sorted([*quick, *(i for i in busy.tolist() if i in self.slow)][:count])
+
+    def _infos(self):
+        infos = super()._infos()
+        if self.lost_at_recv:
+            infos["_restarted"] = self._lost
+        return infos
+
+
 def play_alone(seed: int, length: int | None = None, longest: int = 6) -> dict[str, Any]:
     """Run one episode of `Countdown` with `ByNumber`'s rule in a plain loop."""
     env = Countdown(longest)

@@ -1,6 +1,7 @@
 """A rollout runs exactly the episodes asked for, in order, and touches no other environment."""
 
 import ast
+import importlib
 import inspect
 import sys
 
@@ -502,13 +503,16 @@ def test_results_do_not_depend_on_what_was_lost(data, num_envs, mode):
 # What the module knows
 
 
-def test_the_module_imports_numpy_and_the_standard_library_alone():
-    tree = ast.parse(inspect.getsource(inspect.getmodule(rollout)))
+@pytest.mark.parametrize("name", ["rollout", "ready", "plan"])
+def test_the_modules_import_numpy_and_the_standard_library_and_each_other_alone(name):
+    module = importlib.import_module(f"swm_async.{name}")
     imported = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Import):
-            imported |= {alias.name.split(".")[0] for alias in node.names}
+            imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0
-            imported.add(node.module.split(".")[0])
-    assert imported - set(sys.stdlib_module_names) == {"numpy"}
+            imported.add(node.module)
+    own = {"swm_async.plan", "swm_async.ready"}
+    packages = {name.split(".")[0] for name in imported - own}
+    assert packages - set(sys.stdlib_module_names) == {"numpy"}

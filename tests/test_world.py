@@ -314,9 +314,13 @@ def test_the_world_shows_the_flags_of_the_last_time_step():
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [({"schedule": "ready"}, "schedule.*'ready'"), ({"min_ready": 1}, "min_ready.*1")],
+    [
+        ({"schedule": "later"}, "schedule.*'later'"),
+        ({"min_ready": 1}, "min_ready.*1 in lock-step"),
+        ({"schedule": "ready", "min_ready": 4}, r"min_ready.*\[1, 3\], found 4"),
+    ],
 )
-def test_schedules_other_than_lockstep_are_refused(arguments, words):
+def test_a_wrong_schedule_is_refused(arguments, words):
     with countdown_world() as world, pytest.raises(ValueError, match=words):
         world.rollout(episodes=1, **arguments)
 
