@@ -19,6 +19,7 @@ from swm_async.diagnosis import env_error, info_error, lost_error, warn_of
 from swm_async.errors import PoolError, name_environments
 from swm_async.hosting import Hosting, InFlight
 from swm_async.infos import LateRows
+from swm_async.worker_stats import summed_up
 from swm_workers import snapshot
 from swm_workers.attributes import Operation, Result
 from swm_workers.layout import Array
@@ -30,7 +31,6 @@ from swm_workers.protocol import (
     Problem,
     Report,
     ResetArguments,
-    WorkerStats,
 )
 
 
@@ -160,23 +160,21 @@ class Engine(Hosting):
         self.need_reset[rows] = True
         return results, self._judge("call", rows, _Outcome(lost, failures, [], rows.tolist()))
 
-    def stats(self) -> dict[str, Any]:
-        """What each worker has done so far; see ``EnvPool.stats``."""
+    def ask_all(self, kind: Command, arguments: Any = None) -> list[Any]:
+        """Send every worker a command that moves no environment; returns what they reply."""
         workers = list(self._all_workers)
         self.put_in_doubt(workers)
-        replies = self._exchange.run(
-            Command.STATS, workers, [0] * len(workers), None, self._timeout_s
-        )
+        bodies = None if arguments is None else dict.fromkeys(workers, arguments)
+        replies = self._exchange.run(kind, workers, [0] * len(workers), bodies, self._timeout_s)
         self._in_flight = None
-        nothing = WorkerStats(0, 0.0, 0.0)
-        known = [reply if isinstance(reply, WorkerStats) else nothing for reply in replies]
-        return {
-            "steps": np.array([k.steps for k in known], np.int64),
-            "busy_s": np.array([k.busy_s for k in known]),
-            "waiting_s": np.array([k.waiting_s for k in known]),
-            "restarts": self._restarts_of_workers.copy(),
-            "extra_keys": dict(self.store.extra_bytes),
-        }
+        return replies
+
+    def stats(self) -> dict[str, Any]:
+        """What each worker has done so far; see ``EnvPool.stats``."""
+        figures = summed_up(self.ask_all(Command.STATS), self.shards)
+        figures["restarts"] = self._restarts_of_workers.copy()
+        figures["extra_keys"] = dict(self.store.extra_bytes)
+        return figures
 
     def put_in_doubt(self, workers: Sequence[int]) -> None:
         """Should the call be interrupted from here on, these workers' replies may be lost."""

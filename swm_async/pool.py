@@ -17,7 +17,6 @@ import numpy as np
 from gymnasium.error import NoAsyncCallError
 from gymnasium.vector.utils import batch_space
 
-from swm_async.access import EnvAccess
 from swm_async.arguments import (
     awake_seconds,
     check_mask,
@@ -34,6 +33,7 @@ from swm_async.backends.serial import SerialBackend
 from swm_async.copies import private_copy
 from swm_async.diagnosis import env_error, warn_of
 from swm_async.errors import PoolError
+from swm_async.figures import PoolFigures
 from swm_async.overlapping import OverlappingEngine, Unlocked
 from swm_async.reproduce import Recorder
 from swm_async.restarts import Restarts
@@ -44,7 +44,7 @@ from swm_workers.spaces import Space, assemble
 StepResult: TypeAlias = tuple[Any, Array, Array, Array, dict[str, Any]]
 
 
-class EnvPool(EnvAccess):
+class EnvPool(PoolFigures):
     """Many environments, stepped in parallel, with masks and shared infos.
 
     Letters: ``N`` = num_envs. A mask is ``(N,) bool``, True = takes part. Infos are arrays
@@ -445,21 +445,6 @@ class EnvPool(EnvAccess):
     def render(self, mask: Any = None) -> list[Any]:
         """N frames, None in the rows that took no part."""
         return self.call("render", mask=mask)
-
-    def stats(self) -> dict[str, Any]:
-        """What the workers have done so far.
-
-        Returns:
-            Arrays over workers: ``steps`` (environment steps), ``busy_s`` and ``waiting_s``
-            (seconds spent on commands and waiting for them; both begin anew with a worker
-            that is replaced), ``restarts`` (workers replaced and environments built anew);
-            and ``extra_keys``, a dict of the info keys that travelled outside shared memory
-            with their bytes.
-        """
-        with self._engine.lock:
-            self._engine.check_usable()
-            self._engine.make_way(None)
-            return self._engine.stats()
 
     def _check_count(self, values: Sequence[Any], name: str) -> None:
         if len(values) != self.num_envs:

@@ -13,7 +13,7 @@ from typing import Any
 
 from swm_async.backends.base import EnvFn, Lost, ShardRange
 from swm_workers.memory import Block
-from swm_workers.protocol import ALL, FORGET, Built, Command, CommandBody, LayoutUpdate, WorkerStats
+from swm_workers.protocol import ALL, FORGET, Built, Command, CommandBody, LayoutUpdate
 from swm_workers.shard import Shard
 
 
@@ -83,7 +83,7 @@ class SerialBackend:
             return Built(os.getpid(), None, None, shard.rebuild(arguments))
         rows = shard.all if flags & ALL else shard.selected()
         if kind == Command.STATS:
-            return WorkerStats(shard.steps_done, self._busy_s, 0.0)
+            return shard.stats(self._busy_s, 0.0)
         started = time.perf_counter()
         if kind == Command.STEP:
             report = shard.step(rows, arguments, flags)

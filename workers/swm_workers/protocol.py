@@ -175,6 +175,10 @@ class WorkerStats(NamedTuple):
     """Seconds spent on commands."""
     waiting_s: float
     """Seconds spent waiting for them."""
+    step_mean_s: tuple[float, ...]
+    """Of each environment of the shard, from a sample of its steps; NaN = none yet."""
+    step_worst_s: tuple[float, ...]
+    """The same for the longest."""
 
 
 def pack(number: int, kind: int, flags: int, version: int, length: int) -> bytes:

@@ -194,7 +194,7 @@ class _Server:
         return self._shard.close() if self._shard is not None else None
 
     def _stats(self, flags: int, arguments: None) -> WorkerStats:
-        return WorkerStats(self._built().steps_done, self._busy_s, self._waiting_s)
+        return self._built().stats(self._busy_s, self._waiting_s)
 
     def _built(self) -> Shard:
         if self._shard is None:

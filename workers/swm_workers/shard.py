@@ -26,8 +26,10 @@ from swm_workers.protocol import (
     ResetArguments,
     Returned,
     Role,
+    WorkerStats,
 )
 from swm_workers.spaces import Control, Leaf, assemble, control_views, leaves, pick, same_space
+from swm_workers.step_times import SAMPLED_EVERY, StepTimes
 from swm_workers.whole_infos import WholeInfos
 
 _REALS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
@@ -49,6 +51,9 @@ class Shard:
         self.all: Sequence[int] = ()
         """All rows."""
         self.steps_done = 0
+        self.times = StepTimes(0)
+        self._timed_steps: list[Callable[[Any], Any]] = []
+        self._until_sampled = 0
         self._in_process = in_process
         self._env_fns: tuple[Callable[[], Any], ...] = ()
         self._steps: list[Callable[[Any], Any]] = []
@@ -78,6 +83,8 @@ class Shard:
                 return (capture(index, "build", error),)
             self.envs.append(env)
         self._steps = [env.step for env in self.envs]
+        self.times = StepTimes(len(self.envs))
+        self._timed_steps = [self.times.timed(k, step) for k, step in enumerate(self._steps)]
         self._action_leaves = leaves(self.envs[0].action_space)
         self._observation_leaves = leaves(self.envs[0].observation_space)
         self._infos = self._whole_infos or InfoWriter(self.first, len(self.envs))
@@ -102,6 +109,7 @@ class Shard:
                 continue
             self.envs[k] = env
             self._steps[k] = env.step
+            self._timed_steps[k] = self.times.timed(k, env.step)
             self._ended[k] = False
         return tuple(failures)
 
@@ -209,6 +217,11 @@ class Shard:
         if pickled_objects is not None:
             rows, objects = self._load_objects(rows, pickled_objects)
         steps, infos, rewards, terminateds, truncateds, observe, box, form, ended = self._hot
+        if self._until_sampled:
+            self._until_sampled -= 1
+        else:
+            self._until_sampled = SAMPLED_EVERY - 1
+            steps = self._timed_steps
         resets = flags & (SAME_STEP | NEXT_STEP)
         for k, action in zip(rows, self._actions(rows, objects), strict=True):
             try:
@@ -246,6 +259,11 @@ class Shard:
                 self._fail(k, "step", error)
         self.steps_done += len(rows)
         return self._report()
+
+    def stats(self, busy_s: float, waiting_s: float) -> WorkerStats:
+        """What was done so far, with the seconds that its host has counted."""
+        times = self.times
+        return WorkerStats(self.steps_done, busy_s, waiting_s, times.mean_s(), times.worst_s())
 
     def _reset_instead(self, k: int) -> None:
         """The environment has finished in its last step: this one is its reset."""
@@ -308,7 +326,7 @@ class Shard:
                     env.close()
             except BaseException as error:  # user code: SystemExit counts as a failure too
                 self._fail(k, "close", error)
-        self.envs, self._steps = [], []
+        self.envs, self._steps, self._timed_steps = [], [], []
         failures, self._failures = tuple(self._failures), []
         return Returned((), failures)
 
