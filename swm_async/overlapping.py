@@ -15,6 +15,7 @@ from swm_async.engine import Engine
 from swm_async.errors import PoolError
 from swm_async.infos import LateRows
 from swm_async.overlap import Arrived, Overlap, Task
+from swm_async.tracing import Trace
 from swm_workers.layout import Array
 from swm_workers.protocol import ALL, Command, Report, ResetArguments, Role
 
@@ -63,7 +64,18 @@ class OverlappingEngine(Engine):
             return
         rows = self._all_rows if rows is None else rows
         self.check_idle(rows)
-        workers = np.unique(self._worker_of[rows]).tolist()
+        self._let_finish(np.unique(self._worker_of[rows]).tolist())
+
+    def let_all_finish(self) -> None:
+        """Let every worker finish what was sent to it; what is done stays to be received."""
+        if self.overlap.any:
+            self._let_finish(self._all_workers)
+
+    def begin_trace(self) -> Trace:
+        """Note from now on when each worker is busy, and when they are waited for."""
+        return Trace(self, self._backend)
+
+    def _let_finish(self, workers: Sequence[int]) -> None:
         while occupied := self.overlap.occupied(workers):
             self._advance(occupied, None, nullcontext())
         self._take_in()

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 from swm_async.backends.base import EnvFn, Lost, ShardRange
 from swm_workers.memory import Block
-from swm_workers.protocol import ALL, FORGET, Built, Command, CommandBody, LayoutUpdate
+from swm_workers.protocol import ALL, FORGET, Built, Command, CommandBody, LayoutUpdate, WorkerSpans
 from swm_workers.shard import Shard
+from swm_workers.tracing import SpanLog
 
 
 class SerialBackend:
@@ -30,6 +32,7 @@ class SerialBackend:
         self._updates: dict[int, LayoutUpdate] = {}
         self._version = 0
         self._busy_s = 0.0
+        self._spans: SpanLog | None = None
         self._pending: tuple[int, int, CommandBody | None] | None = None
 
     def build(self, deadline: float | None) -> list[Built | Lost]:
@@ -81,15 +84,41 @@ class SerialBackend:
             return shard.call(list(arguments), list(arguments.values()))
         if kind == Command.REBUILD:
             return Built(os.getpid(), None, None, shard.rebuild(arguments))
-        rows = shard.all if flags & ALL else shard.selected()
         if kind == Command.STATS:
             return shard.stats(self._busy_s, 0.0)
+        if kind == Command.TRACE:
+            return self._trace(arguments)
+        return self._move(kind, flags, arguments)
+
+    def _move(self, kind: int, flags: int, arguments: Any) -> Any:
+        shard = self._shard
+        rows = shard.all if flags & ALL else shard.selected()
         started = time.perf_counter()
         if kind == Command.STEP:
             report = shard.step(rows, arguments, flags)
         else:
             report = shard.reset(rows, arguments)
         self._busy_s += time.perf_counter() - started
+        return report
+
+    def _trace(self, begin: bool) -> WorkerSpans:
+        """Hand over the spans of the trace that ends, if there is one; begin another if asked."""
+        spans = WorkerSpans()
+        if self._spans is not None:
+            del self._move  # the method is back
+            spans, self._spans = self._spans.finish(time.perf_counter()), None
+        if begin:
+            log = self._spans = SpanLog()
+            log.begin(time.perf_counter())
+            # In place of the method, so that without a trace nothing is in the way.
+            self._move = partial(self._move_traced, log)  # type: ignore[method-assign]  # as said
+        return spans
+
+    def _move_traced(self, log: SpanLog, kind: int, flags: int, arguments: Any) -> Any:
+        started, busy_s, steps = time.perf_counter(), self._busy_s, self._shard.steps_done
+        report = SerialBackend._move(self, kind, flags, arguments)
+        ended = started + (self._busy_s - busy_s)
+        log.note(started, ended, kind, self._shard.steps_done - steps)
         return report
 
     def broadcast(

@@ -35,6 +35,7 @@ class Command(enum.IntEnum):
     CLOSE = 6
     REBUILD = 7
     STATS = 8
+    TRACE = 9
 
 
 # Flags of a command. Plain integers, since those of enum cost microseconds to test.
@@ -179,6 +180,19 @@ class WorkerStats(NamedTuple):
     """Of each environment of the shard, from a sample of its steps; NaN = none yet."""
     step_worst_s: tuple[float, ...]
     """The same for the longest."""
+
+
+class WorkerSpans(NamedTuple):
+    """The payload of a reply to TRACE: what a worker did since the TRACE before this one."""
+
+    edges: bytes = b""
+    """float64, seconds of ``time.perf_counter``: idle until the second, busy until the third …"""
+    kinds: bytes = b""
+    """uint8: the command of each span in which it was busy."""
+    steps: bytes = b""
+    """int64: environment steps in each of these."""
+    dropped: int = 0
+    """Commands whose spans were too many to be kept."""
 
 
 def pack(number: int, kind: int, flags: int, version: int, length: int) -> bytes:

@@ -43,9 +43,11 @@ from swm_workers.protocol import (
     CommandBody,
     LayoutUpdate,
     Returned,
+    WorkerSpans,
     WorkerStats,
 )
 from swm_workers.shard import Shard
+from swm_workers.tracing import SpanRecorder
 from swm_workers.waiting import Waiter
 
 STACK_SIGNAL: Final = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
@@ -136,7 +138,9 @@ class _Server:
         self._command_fd = command_fd
         self._reply_fd = reply_fd
         self._descriptors = descriptors
-        self._waiter = Waiter(command_fd, 0.0)
+        self._waiter: Waiter | SpanRecorder = Waiter(command_fd, 0.0)
+        self._recorder: SpanRecorder | None = None
+        self._born_s = 0.0
         self._shard: Shard | None = None
         self._busy_s = 0.0
         self._waiting_s = 0.0
@@ -152,13 +156,14 @@ class _Server:
             Command.SYNC: lambda flags, arguments: None,
             Command.CLOSE: self._close,
             Command.STATS: self._stats,
+            Command.TRACE: self._trace,
         }
 
     def run(self) -> None:
         read, write, clock = os.read, os.write, time.perf_counter
         pack, unpack, size = HEADER.pack, HEADER.unpack, HEADER.size
         command_fd, reply_fd, handlers = self._command_fd, self._reply_fd, self._handlers
-        idle_since = clock()
+        self._born_s = idle_since = clock()
         while True:
             self._waiter.look_again()  # nothing comes before the reply to the last was read
             if not (data := read(command_fd, size)):
@@ -195,6 +200,27 @@ class _Server:
 
     def _stats(self, flags: int, arguments: None) -> WorkerStats:
         return self._built().stats(self._busy_s, self._waiting_s)
+
+    def _trace(self, flags: int, begin: bool) -> WorkerSpans:
+        """Hand over the spans of the trace that ends, if there is one; begin another if asked."""
+        spans, recorder = WorkerSpans(), self._recorder
+        if recorder is not None:
+            spans = recorder.finish()
+            self._waiter = recorder.waiter
+            self._handlers.update(recorder.handlers)
+            self._recorder = None
+        if begin and isinstance(self._waiter, Waiter):
+            recorder = SpanRecorder(
+                self._waiter,
+                self._handlers,
+                lambda: (self._busy_s, self._waiting_s),
+                self._born_s,
+                lambda: self._built().steps_done,
+            )
+            for kind in set(self._handlers) - {Command.TRACE}:
+                self._handlers[kind] = recorder.noting(kind)
+            self._waiter = self._recorder = recorder
+        return spans
 
     def _built(self) -> Shard:
         if self._shard is None:
