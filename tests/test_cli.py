@@ -54,6 +54,12 @@ def test_the_installed_command_tells_its_version():
     assert result.stdout == f"swm-async {swm_async.__version__}\n"
 
 
+def test_the_package_can_be_run_as_the_command():
+    command = [sys.executable, "-m", "swm_async", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == f"swm-async {swm_async.__version__}\n"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
