@@ -18,6 +18,7 @@ from typing import Any
 
 import gymnasium
 
+from swm_async import advice
 from swm_async.benchmarking import in_words, machine
 from swm_async.contenders import EnvFn, Row, Work, compare
 from swm_async.pictures import plot_speeds
@@ -78,6 +79,7 @@ def run(request: Request) -> None:
         print(f"{num_envs} environments: measured", file=sys.stderr, flush=True)
     print(text_table(table(rows)))
     print(f"\nMedians of {request.rounds} rounds in turns, with their quartiles.")
+    print("\n".join(["", *explained(rows)]))
     if request.out is not None:
         title = request.env_id.rpartition(":")[2]
         stem = request.out / f"bench-{title.replace('/', '-')}"
@@ -118,6 +120,25 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
         ]
         for row in rows
     ]
+
+
+def explained(rows: Sequence[Row]) -> list[str]:
+    """Say where the time goes in the pool with most workers, and how many workers are best."""
+    lines = []
+    for num_envs in sorted({row.num_envs for row in rows}):
+        pools = {
+            row.num_workers: row
+            for row in rows
+            if row.num_envs == num_envs and row.num_workers is not None
+        }
+        if not pools:
+            continue
+        most = pools[max(pools)]
+        lines.append(f"{num_envs} environments:")
+        if most.figures is not None:
+            lines += [f"  {most.label}: {text}" for text in advice.held_up_by(most.figures)]
+        lines.append(f"  advice: {advice.in_words({n: pool.samples for n, pool in pools.items()})}")
+    return lines
 
 
 def write_json(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, Literal, NamedTuple
@@ -21,6 +21,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 
+from swm_async.advice import Figures
 from swm_async.benchmarking import Measurement, Side, Spread, measure, opened
 from swm_async.pool import EnvPool
 from swm_async.vector import VectorEnv
@@ -176,6 +177,32 @@ class PoolSide(Stepper):
         return Outputs(observations, rewards, terminateds, truncateds)
 
 
+class WatchedPoolSide(PoolSide):
+    """The same, with the figures of its samples: what lies between two of them does not count."""
+
+    def __init__(self, work: Work, num_workers: int) -> None:
+        super().__init__(work, num_workers)
+        self._busy_s, self._waiting_s = np.zeros((2, max(1, num_workers)))
+
+    def run(self, passes: int) -> float:
+        """Make so many passes; returns passes per second."""
+        before = self._pool.stats()
+        rate = super().run(passes)
+        after = self._pool.stats()
+        self._busy_s += after["busy_s"] - before["busy_s"]
+        self._waiting_s += after["waiting_s"] - before["waiting_s"]
+        return rate
+
+    def figures(self) -> Figures:
+        """What the pool tells of all samples so far."""
+        stats = self._pool.stats()
+        return Figures(
+            stats["step_mean_s"].tolist(),
+            stats["step_worst_s"].tolist(),
+            (self._waiting_s / (self._busy_s + self._waiting_s)).tolist(),
+        )
+
+
 def own_vector_label(num_workers: int, mode: AutoresetMode) -> str:
     """The label of a VectorEnv of so many workers."""
     return pool_label(num_workers).replace("EnvPool", f"VectorEnv, {mode.value}")
@@ -195,6 +222,8 @@ class Row:
     Attributes:
         rate: Environment steps per second.
         against_sync, against_async: How many times as fast it is; None for the side itself.
+        samples: The rates, one per round; the rounds of Gymnasium's AsyncVectorEnv are others.
+        num_workers, figures: Of pools alone.
     """
 
     num_envs: int
@@ -202,6 +231,9 @@ class Row:
     rate: Spread
     against_sync: Spread | None
     against_async: Spread | None
+    samples: tuple[float, ...] = ()
+    num_workers: int | None = None
+    figures: Figures | None = None
 
 
 def compare(
@@ -217,18 +249,25 @@ def compare(
     AsyncVectorEnv may be many times slower than the others; so that it does not shorten their
     samples, it is measured in a second comparison. Arguments beyond `work` are those of `measure`.
     """
-    pools = [pool_label(count) for count in worker_counts]
     with opened([partial(VectorSide, work, ASYNC)]) as (slow,):  # first: it forks this process
         makers: list[Callable[[], Side]] = [partial(VectorSide, work, SYNC)]
-        makers += [partial(PoolSide, work, count) for count in worker_counts]
+        makers += [partial(WatchedPoolSide, work, count) for count in worker_counts]
         with opened(makers) as sides:
             fast = measure(sides, rounds=rounds, seconds=seconds, passes=passes)
             every = measure([slow, *sides], rounds=rounds, seconds=seconds, passes=passes)
+            pools = [side for side in sides if isinstance(side, WatchedPoolSide)]
+            figures = [side.figures() for side in pools]
     count = len(work.env_fns)
 
     def row(label: str, found: Measurement) -> Row:
         rate = Spread(*(count * value for value in found.rate(label)))
         sync = None if label == SYNC else found.ratio(label, SYNC)
-        return Row(count, label, rate, sync, None if label == ASYNC else every.ratio(label, ASYNC))
+        slow = None if label == ASYNC else every.ratio(label, ASYNC)
+        samples = tuple(count * value for value in found.samples[label])
+        return Row(count, label, rate, sync, slow, samples)
 
-    return [row(SYNC, fast), row(ASYNC, every), *(row(label, fast) for label in pools)]
+    rows = [row(SYNC, fast), row(ASYNC, every)]
+    for number, shown in zip(worker_counts, figures, strict=True):
+        pool = row(pool_label(number), fast)
+        rows.append(replace(pool, num_workers=number, figures=shown))
+    return rows
