@@ -11,12 +11,9 @@ P10  an info of 224×224×3 bytes per environment, against one `numpy.copyto` pe
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -24,17 +21,17 @@ import gymnasium
 import numpy as np
 from environments import Nothing
 from harness import ForkedProcesses
+from rows import Bound, run_rows
 
 from swm_async import EnvPool
 from swm_async.arguments import split
-from swm_async.benchmarking import Side, Spread, in_words, machine, measure, opened
-from swm_async.terminal import text_table
+from swm_async.benchmarking import Side
 
 ROWS = {
-    "P8 CartPole": ("time", 1.4, 1.1),
-    "P8 nothing": ("time", 2.0, 1.3),
-    "P9": ("speed", 0.75, 0.85),
-    "P10": ("time", 0.7, 0.6),
+    "P8 CartPole": Bound("time", 1.4, 1.1),
+    "P8 nothing": Bound("time", 2.0, 1.3),
+    "P9": Bound("speed", 0.75, 0.85),
+    "P10": Bound("time", 0.7, 0.6),
 }
 
 
@@ -192,31 +189,7 @@ def sides_of(row: str) -> list[Callable[[], Side]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=12, help="samples per side")
-    parser.add_argument("--seconds", type=float, default=0.3, help="of one sample")
-    parser.add_argument("--out", type=Path, default=None, help="a JSON file to write")
-    given = parser.parse_args()
-    described = machine()
-    print(in_words(described), flush=True)
-    cells, data = [], []
-    for row, (kind, least, aim) in ROWS.items():
-        with opened(sides_of(row)) as (reference, mine):
-            result = measure([reference, mine], rounds=given.rounds, seconds=given.seconds)
-            pair = (reference.label, mine.label)
-            found: Spread = result.ratio(*pair if kind == "time" else pair[::-1])
-        good = found.median <= least if kind == "time" else found.median >= least
-        bound = "at most" if kind == "time" else "at least"
-        cells.append(
-            [row, mine.label, reference.label, kind, f"{bound} {least:g}", f"{aim:g}", str(found),
-             "reached" if good else "missed"]
-        )  # fmt: skip
-        data.append({"row": row, "compared": kind, "least": least, "measured": found._asdict()})
-        print(f"{row}: measured", flush=True)
-    heading = ["row", "side", "against", "compared", "target", "aim", "measured", "verdict"]
-    print(text_table([heading, *cells]))
-    if given.out is not None:
-        given.out.write_text(json.dumps({"machine": described, "rows": data}, indent=2) + "\n")
+    run_rows(__doc__ or "", ROWS, sides_of)
 
 
 if __name__ == "__main__":

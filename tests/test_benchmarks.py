@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
 
 import infos  # noqa: E402  # a script's directory becomes part of the path only above
+import overlap  # noqa: E402  # as above
 import targets  # noqa: E402  # as above
 import throughput  # noqa: E402  # as above
 from environments import ENVIRONMENTS  # noqa: E402  # as above
@@ -312,3 +313,49 @@ def test_the_script_on_infos_measures_every_row(monkeypatch, tmp_path, capsys):
     infos.main()
     assert [row["row"] for row in json.loads(out.read_text())["rows"]] == ["P9", "P10"]
     assert "P10" in capsys.readouterr().out
+
+
+# Overlap.
+
+
+def test_one_of_the_naps_lasts_twenty_times_as_long():
+    assert sorted(fn.args[0] for fn in overlap.naps()) == [1e-3] * 7 + [20e-3]
+
+
+def test_what_is_ready_is_stepped_as_often_as_in_lockstep_and_nothing_stays_under_way():
+    side = overlap.Ready([EveryThird] * 2)
+    try:
+        side.restart()
+        assert side.run(5) > 0
+        assert not side._pool.busy.any()
+        # Two are sent more than are counted: those that belong to no sample.
+        assert side._pool.stats()["steps"].sum() >= 10
+    finally:
+        side.close()
+
+
+def test_both_schedules_evaluate_the_same_episodes(monkeypatch):
+    monkeypatch.setattr(overlap, "NUM_ENVS", 3)
+    monkeypatch.setattr(overlap, "EPISODES", 7)
+    sides = [overlap.Evaluation(schedule) for schedule in ("lockstep", "ready")]
+    try:
+        first, second = (side.evaluate() for side in sides)
+    finally:
+        for side in sides:
+            side.close()
+    lengths = first["episode_lengths"]
+    assert (lengths.min() >= 5) & (lengths.max() <= 50)
+    assert len(set(lengths.tolist())) > 1
+    for key in first:
+        np.testing.assert_array_equal(first[key], second[key])
+
+
+def test_the_script_on_overlap_measures_every_row(monkeypatch, tmp_path, capsys):
+    out = tmp_path / "overlap.json"
+    monkeypatch.setattr(
+        sys, "argv", ["overlap.py", "--rounds", "1", "--seconds", "0.001", "--out", str(out)]
+    )
+    monkeypatch.setattr(overlap, "EPISODES", 2)
+    overlap.main()
+    assert [row["row"] for row in json.loads(out.read_text())["rows"]] == list(overlap.ROWS)
+    assert "P14" in capsys.readouterr().out
