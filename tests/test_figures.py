@@ -150,3 +150,15 @@ def test_the_waiting_share_is_that_of_the_seconds(num_workers):
     np.testing.assert_allclose(stats["waiting_share"] * total, stats["waiting_s"], atol=1e-12)
     if num_workers == 0:
         assert stats["waiting_share"].tolist() == [0.0]
+
+
+@pytest.mark.parametrize("num_workers", WORKER_COUNTS)
+def test_figures_of_busy_environments_wait_for_their_step_and_lose_nothing(num_workers):
+    with EnvPool([Probe] * NUM_ENVS, num_workers=num_workers) as pool:
+        pool.reset(seed=0)
+        pool.send(ALL, mask=[True, False, True, True])
+        assert pool.stats()["steps"].sum() == 3
+        assert pool.busy.tolist() == [True, False, True, True]
+        *_, infos, ready = pool.recv()
+    assert ready.tolist() == [True, False, True, True]
+    assert infos["count"].ravel().tolist() == [1, 0, 1, 1]
