@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from swm_async.ready import takes_mask
 from swm_async.worker_policy import WorkerPolicy
-from swm_workers.point_goal import (
+from swm_workers.point_goal.room import (
     AGENT_RADIUS,
     GAP_HALF_HEIGHT,
     RESPONSE,

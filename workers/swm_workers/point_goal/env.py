@@ -1,133 +1,29 @@
-"""The embedded environment `swm_async/PointGoal-v0`: a point finds its way through a gap to a goal.
-
-It knows numpy and gymnasium only: nothing of workers, of the World's wrappers or of `swm_async`.
-"""
+"""The rules of PointGoal: how the point moves, and what is told of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from numpy.random import Generator
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
-Color = tuple[int, int, int]
-
-ENV_ID = "swm_async/PointGoal-v0"
-MAX_EPISODE_STEPS = 100
-
-# Lengths in room units (the room is [-1, 1] x [-1, 1]), speeds in room units per step; RESPONSE is
-# the share of the wanted change of velocity that one step brings.
-AGENT_RADIUS = 0.12
-GOAL_RADIUS = 0.14
-WALL_HALF_WIDTH = 0.05
-GAP_HALF_HEIGHT = 0.30
-RESPONSE = 0.5
-POSITION_LIMIT = 1.0 - AGENT_RADIUS
-VELOCITY_LIMIT = 0.12
-SPAWN_MARGIN = 0.07
-GOAL_BONUS = 1.0
-
-_BORDER_SHARE = 0.04
-_SHADOW_SHIFT = 0.03
-_SHADOW_OPACITY = 0.2
-_FLOOR: Color = (244, 240, 232)
-_TILE: Color = (237, 232, 222)
-_WALL: Color = (59, 66, 86)
-_SHADOW: Color = (40, 40, 60)
-_WHITE: Color = (255, 255, 255)
-_TILES_PER_SIDE = 8
-
-
-class _Factor(NamedTuple):
-    """One factor of variation: an array of `dtype` whose every entry lies in [low, high]."""
-
-    low: float
-    high: float
-    default: float | Color
-    dtype: type[np.generic] = np.float64
-
-
-_FACTORS: dict[str, _Factor] = {
-    "agent_color": _Factor(20, 220, (220, 70, 52), np.uint8),
-    "gap_position": _Factor(-0.55, 0.55, 0.0),
-    "goal_color": _Factor(20, 220, (42, 157, 143), np.uint8),
-    "speed": _Factor(0.04, 0.10, 0.06),
-    "wall_position": _Factor(-0.3, 0.3, 0.0),
-}
-# The factors that move the agent; they are the last entries of a state, in this order.
-_PHYSICS = ("wall_position", "gap_position", "speed")
-
-
-class VariationSpace(spaces.Dict):
-    """The space of an environment's factors of variation, which also tells their current values.
-
-    Attributes:
-        value: current value of each factor by name, arrays of the factor's own shape and dtype.
-    """
-
-    def __init__(self) -> None:
-        boxes: dict[str, spaces.Space[Any]] = {}
-        for name, factor in _FACTORS.items():
-            dtype: Any = factor.dtype
-            boxes[name] = spaces.Box(
-                factor.low, factor.high, shape=np.shape(factor.default), dtype=dtype
-            )
-        super().__init__(boxes)
-        self.value: dict[str, Array] = _default_values()
-
-    def choose(self, request: Sequence[str] | Mapping[str, Any], rng: Generator) -> None:
-        """Set the requested factors and return all others to their defaults.
-
-        Every call draws all factors from `rng`, asked for or not, so that what is drawn later does
-        not depend on the request.
-
-        Args:
-            request: names of factors to draw afresh (`["all"]` = every one), or a mapping
-                name → value.
-            rng: where the values come from.
-
-        Raises:
-            ValueError: an unknown name, or a value outside its factor's box.
-        """
-        drawn = {name: _draw(factor, rng) for name, factor in _FACTORS.items()}
-        names = [request] if isinstance(request, str) else list(request)
-        if "all" in names:
-            names = list(_FACTORS)
-        if unknown := [name for name in names if name not in _FACTORS]:
-            raise ValueError(
-                f"unknown factors of variation {unknown}, expected some of {list(_FACTORS)}"
-            )
-        if isinstance(request, Mapping):
-            chosen = {name: self._checked(name, request[name]) for name in names}
-        else:
-            chosen = {name: drawn[name] for name in names}
-        self.value = _default_values() | chosen
-
-    def _checked(self, name: str, value: Any) -> Array:
-        box = self.spaces[name]
-        found = np.asarray(value)
-        with np.errstate(invalid="ignore"):  # a NaN that becomes an integer is refused below
-            array = found.astype(box.dtype)
-        if not (np.array_equal(array, found) and box.contains(array)):
-            raise ValueError(f"factor of variation {name!r} must lie in {box}, found {value!r}")
-        return array
-
-
-def _default_values() -> dict[str, Array]:
-    return {name: np.array(f.default, dtype=f.dtype) for name, f in _FACTORS.items()}
-
-
-def _draw(factor: _Factor, rng: Generator) -> Array:
-    shape = np.shape(factor.default)
-    if factor.dtype is np.uint8:
-        return rng.integers(int(factor.low), int(factor.high) + 1, size=shape, dtype=np.uint8)
-    return np.asarray(rng.uniform(factor.low, factor.high, size=shape or None))
+from swm_workers.point_goal.painting import Painter, Scene
+from swm_workers.point_goal.room import (
+    AGENT_RADIUS,
+    GAP_HALF_HEIGHT,
+    GOAL_BONUS,
+    GOAL_RADIUS,
+    POSITION_LIMIT,
+    RESPONSE,
+    SPAWN_MARGIN,
+    VELOCITY_LIMIT,
+    WALL_HALF_WIDTH,
+    Array,
+)
+from swm_workers.point_goal.variation import FACTORS, PHYSICS, VariationSpace
 
 
 class PointGoal(gymnasium.Env[dict[str, Any], Array]):
@@ -188,14 +84,14 @@ class PointGoal(gymnasium.Env[dict[str, Any], Array]):
         self.render_mode = render_mode
         self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         limits = [POSITION_LIMIT] * 2 + [VELOCITY_LIMIT] * 2
-        physics = [_FACTORS[name] for name in _PHYSICS]
+        physics = [FACTORS[name] for name in PHYSICS]
         low = np.array([-limit for limit in limits] + [factor.low for factor in physics])
         high = np.array(limits + [factor.high for factor in physics])
         proprio = spaces.Box(low[:4].astype(np.float32), high[:4].astype(np.float32))
         self._state_space = spaces.Box(low, high, dtype=np.float64)
         self.observation_space = spaces.Dict({"proprio": proprio, "state": self._state_space})
         self.variation_space = VariationSpace()
-        self._painter = None if render_mode is None else _Painter(*render_size)
+        self._painter = None if render_mode is None else Painter(*render_size)
         self._is_reset = False
 
     def reset(
@@ -221,7 +117,7 @@ class PointGoal(gymnasium.Env[dict[str, Any], Array]):
         start, goal = options.get("state"), options.get("goal_state")
         if start is not None:
             start = self._in_space("state", start)
-            for name, entry in zip(_PHYSICS, start[4:], strict=True):
+            for name, entry in zip(PHYSICS, start[4:], strict=True):
                 self.variation_space.value[name] = np.array(entry)
         self._set_room()
         if goal is not None:
@@ -238,7 +134,7 @@ class PointGoal(gymnasium.Env[dict[str, Any], Array]):
         self._is_reset = True
         info = self._info(self._distance())
         if self._painter is not None:
-            self._painter.paint_room(self)
+            self._painter.paint_room(self._scene())
             info["goal"] = self._painter.frame(*goal[:4])
         return self._observation(), info
 
@@ -303,7 +199,7 @@ class PointGoal(gymnasium.Env[dict[str, Any], Array]):
                     f"PointGoal needs the dataset column {column!r}, found {sorted(row)}"
                 )
         variation = {}
-        for name, factor in _FACTORS.items():
+        for name, factor in FACTORS.items():
             if (column := f"variation.{name}") in init_row:
                 value = np.reshape(np.asarray(init_row[column]), np.shape(factor.default))
                 is_black = factor.dtype is np.uint8 and not value.any()
@@ -317,12 +213,12 @@ class PointGoal(gymnasium.Env[dict[str, Any], Array]):
 
     def get_episode_data(self) -> dict[str, float]:
         """Return what stays constant in an episode: wall_position, gap_position and speed."""
-        return {name: float(self.variation_space.value[name]) for name in _PHYSICS}
+        return {name: float(self.variation_space.value[name]) for name in PHYSICS}
 
     def _set_room(self) -> None:
         """Derive the limits of the agent's centre from the current factors."""
         value = self.variation_space.value
-        self._wall, self._gap, self._speed = (float(value[name]) for name in _PHYSICS)
+        self._wall, self._gap, self._speed = (float(value[name]) for name in PHYSICS)
         self._wall_left = self._wall - (WALL_HALF_WIDTH + AGENT_RADIUS)
         self._wall_right = self._wall + (WALL_HALF_WIDTH + AGENT_RADIUS)
         self._gap_low = self._gap - (GAP_HALF_HEIGHT - AGENT_RADIUS)
@@ -338,6 +234,17 @@ class PointGoal(gymnasium.Env[dict[str, Any], Array]):
         )
         x, y = low + u * (high - low), -outer + v * (2.0 * outer)
         return [x, y, 0.0, 0.0, self._wall, self._gap, self._speed]
+
+    def _scene(self) -> Scene:
+        value = self.variation_space.value
+        return Scene(
+            self._wall,
+            self._gap,
+            self._goal_x,
+            self._goal_y,
+            value["goal_color"].tolist(),
+            value["agent_color"].tolist(),
+        )
 
     def _in_space(self, name: str, value: Any) -> list[float]:
         state = np.asarray(value, dtype=np.float64)
@@ -405,114 +312,3 @@ class PointGoal(gymnasium.Env[dict[str, Any], Array]):
             "success": distance <= GOAL_RADIUS,
             "distance": distance,
         }
-
-
-class _Painter:
-    """Draws a PointGoal: the empty floor once, the room once per episode, the agent per frame."""
-
-    def __init__(self, height: int, width: int) -> None:
-        self._height, self._width = height, width
-        border = max(1, round(_BORDER_SHARE * min(height, width)))  # whole pixels: crisp walls
-        self._scale = min(height, width) / 2 - border  # pixels per room unit
-        # Room coordinates of the pixel centres.
-        self._xs = ((np.arange(width) + 0.5 - width / 2) / self._scale).astype(np.float32)
-        self._ys = ((height / 2 - np.arange(height) - 0.5) / self._scale).astype(np.float32)
-        self._floor = self._paint_floor()
-
-    def _paint_floor(self) -> Array:
-        """A chequered floor inside the outer walls, `(H, W, 3) float32`."""
-        floor = np.empty((self._height, self._width, 3), dtype=np.float32)
-        floor[:] = _FLOOR
-        columns = np.floor((self._xs + 1) * (_TILES_PER_SIDE / 2)).astype(np.int64)
-        rows = np.floor((self._ys + 1) * (_TILES_PER_SIDE / 2)).astype(np.int64)
-        floor[(columns + rows[:, None]) % 2 == 1] = _TILE
-        for shift, color, opacity in ((_SHADOW_SHIFT, _SHADOW, _SHADOW_OPACITY), (0, _WALL, 1)):
-            columns = self._covered(self._xs, -1.0 + shift, 1.0)
-            rows = self._covered(self._ys, -1.0, 1.0 - shift)
-            _blend(floor, (1.0 - columns * rows[:, None]) * np.float32(opacity), color)
-        return floor
-
-    def paint_room(self, env: PointGoal) -> None:
-        """Paint goal and inner wall of an episode; its frames start from this picture."""
-        room = self._floor.copy()
-        color = env.variation_space.value["goal_color"].tolist()
-        ring, inside, centre = GOAL_RADIUS + 0.05, GOAL_RADIUS + 0.005, GOAL_RADIUS - 0.065
-        area = self._area(env._goal_x, env._goal_y, ring, ring)
-        discs = ((ring, color, 1.0), (inside, _WHITE, 0.8), (centre, color, 1.0))
-        self._discs(room[area], area, env._goal_x, env._goal_y, discs)
-        area = self._area(env._wall, 0.0, WALL_HALF_WIDTH + _SHADOW_SHIFT, 1.0)
-        for shift, color, opacity in ((_SHADOW_SHIFT, _SHADOW, _SHADOW_OPACITY), (0, _WALL, 1)):
-            left, low = env._wall - WALL_HALF_WIDTH, env._gap - GAP_HALF_HEIGHT - shift
-            right, high = env._wall + WALL_HALF_WIDTH, env._gap + GAP_HALF_HEIGHT - shift
-            columns = self._covered(self._xs[area[1]], left + shift, right + shift)
-            rows = self._covered(self._ys[area[0]], -1.0, 1.0)
-            rows = rows - self._covered(self._ys[area[0]], low, high)
-            _blend(room[area], columns * rows[:, None] * np.float32(opacity), color)
-        self._room = room
-        self._room_bytes = (room + np.float32(0.5)).astype(np.uint8)
-        agent_color = env.variation_space.value["agent_color"].tolist()
-        self._agent_discs = (
-            (AGENT_RADIUS, [0.65 * channel for channel in agent_color], 1.0),
-            (AGENT_RADIUS - 0.022, agent_color, 1.0),
-        )
-
-    def frame(self, x: float, y: float, vx: float, vy: float) -> Array:
-        """Return a new frame, `(H, W, 3) uint8`, with the agent at (x, y)."""
-        frame: Array = self._room_bytes.copy()
-        reach = AGENT_RADIUS + _SHADOW_SHIFT
-        area = self._area(x, y, reach, reach)
-        patch = self._room[area].copy()
-        shadow = (AGENT_RADIUS, _SHADOW, _SHADOW_OPACITY)
-        self._discs(patch, area, x + _SHADOW_SHIFT, y - _SHADOW_SHIFT, (shadow,))
-        self._discs(patch, area, x, y, self._agent_discs)
-        spot_shift = 0.5 * AGENT_RADIUS / VELOCITY_LIMIT
-        spot = (0.38 * AGENT_RADIUS, _WHITE, 0.9)
-        self._discs(patch, area, x + vx * spot_shift, y + vy * spot_shift, (spot,))
-        patch += 0.5
-        frame[area] = patch
-        return frame
-
-    def _area(self, x: float, y: float, reach_x: float, reach_y: float) -> tuple[slice, slice]:
-        """Rows and columns within reach of (x, y), and at least one pixel more on each side."""
-        column, row = self._width / 2 + x * self._scale, self._height / 2 - y * self._scale
-        half_width, half_height = reach_x * self._scale + 2, reach_y * self._scale + 2
-        return (
-            slice(max(int(row - half_height), 0), int(row + half_height)),
-            slice(max(int(column - half_width), 0), int(column + half_width)),
-        )
-
-    def _discs(
-        self,
-        patch: Array,
-        area: tuple[slice, slice],
-        x: float,
-        y: float,
-        discs: Iterable[tuple[float, Sequence[float], float]],
-    ) -> None:
-        """Blend discs (radius, color, opacity) with centre (x, y) into the part `area`."""
-        dx, dy = self._xs[area[1]] - x, self._ys[area[0]] - y
-        distance = np.sqrt(dx * dx + (dy * dy)[:, None]) * self._scale
-        for radius, color, opacity in discs:
-            coverage = np.minimum((radius * self._scale + 0.5) - distance, 1.0)
-            _blend(patch, np.maximum(coverage, 0.0) * opacity, color)
-
-    def _covered(self, centres: Array, low: float, high: float) -> Array:
-        """The share of each pixel, along one axis, that lies between low and high."""
-        half = 0.5 / self._scale
-        length = np.minimum(centres + half, high) - np.maximum(centres - half, low)
-        share: Array = np.clip(length * self._scale, 0.0, 1.0)
-        return share
-
-
-def _blend(picture: Array, coverage: Array, color: Sequence[float]) -> None:
-    picture += coverage[:, :, None] * (np.array(color, dtype=np.float32) - picture)
-
-
-def register() -> None:
-    """Register `swm_async/PointGoal-v0` with Gymnasium; a second call changes nothing."""
-    if ENV_ID not in gymnasium.registry:
-        gymnasium.register(
-            ENV_ID,
-            entry_point="swm_workers.point_goal:PointGoal",
-            max_episode_steps=MAX_EPISODE_STEPS,
-        )
