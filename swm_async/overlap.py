@@ -76,7 +76,7 @@ class Overlap:
         timeout_s: float | None,
     ) -> None:
         self._state = np.zeros(num_envs, np.int8)
-        self._shards = shards
+        self._worker_of = np.repeat(np.arange(len(shards)), [s.last - s.first for s in shards])
         self._backend = backend
         self._exchange = exchange
         self._timeout_s = timeout_s
@@ -123,12 +123,10 @@ class Overlap:
 
     def concerned(self, rows: Array) -> list[int]:
         """Workers that run, or have waiting, a task with one of these rows in flight."""
-        moving = rows[self._state[rows] == _IN_FLIGHT]
-        return [
-            w
-            for w in self._running
-            if ((moving >= self._shards[w].first) & (moving < self._shards[w].last)).any()
-        ]
+        if not self._running:
+            return []
+        hosts = set(self._worker_of[rows[self._state[rows] == _IN_FLIGHT]].tolist())
+        return [w for w in self._running if w in hosts]
 
     def wait(
         self,

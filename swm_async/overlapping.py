@@ -193,7 +193,10 @@ class OverlappingEngine(Engine):
             if not group:
                 continue
             tasks = [each.sent.task for each in group]
-            rows = np.concatenate([task.rows for task in tasks])
+            rows = tasks[0].rows if len(tasks) == 1 else np.concatenate([t.rows for t in tasks])
+            if kind == Command.STEP and self._are_all_in_place(group):
+                self._note_finished(rows)
+                continue
             late = [LateRows(each.sent.version, each.sent.task.rows.tolist()) for each in group]
             workers = [task.worker for task in tasks]
             outcome = self._digest(rows, workers, [each.reply for each in group], late=late)
@@ -206,9 +209,18 @@ class OverlappingEngine(Engine):
                 for task in again:
                     self._note_repeated(task.rows)
                 self.overlap.start(again, self._show_mask)
-            elif self.restarts is not None and kind == Command.STEP:
-                self.restarts.note_finished(rows, self.control.terminateds, self.control.truncateds)
+            elif kind == Command.STEP:
+                self._note_finished(rows)
         self._some_need_reset = bool(self.need_reset.any())
+
+    def _are_all_in_place(self, arrived: Sequence[Arrived]) -> bool:
+        """Whether all that these replies tell lies in shared memory, where it belongs."""
+        version = self._exchange.version
+        return all(each.reply is None and each.sent.version == version for each in arrived)
+
+    def _note_finished(self, rows: Array) -> None:
+        if self.restarts is not None:
+            self.restarts.note_finished(rows, self.control.terminateds, self.control.truncateds)
 
     def _show_mask(self, task: Task) -> int:
         """Write the mask of one worker's rows, which it reads when its command begins."""
