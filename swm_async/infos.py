@@ -1,51 +1,39 @@
-"""The pool's side of the infos: the blocks, the arrays over them, and how they grow.
+"""The pool's side of the infos: what their arrays hold, and how they grow.
 
 Plans where each key lives, adds slots when a report shows that one is missing or too narrow,
 keeps the lists of values that have no fixed layout, and says which keys have a companion.
 The rules are those of ``docs/contract.md``, Infos. Knows nothing of workers or commands.
 
-Slots never move: a key that widens gets a slot in a new block, everything else stays where
-it is. A full reset starts a new generation of arrays; the one before is used again once
-nobody holds any of its arrays.
+A key that widens gets a slot in a new block; everything else stays where it is.
 """
 
 from __future__ import annotations
 
-import copy
-import math
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from swm_async.generations import Blocks, Generation, is_free, same_slots, slot_bytes
+from swm_async.info_rows import copy_row, fill, python_value
 from swm_workers import snapshot
 from swm_workers.layout import (
     Array,
     Kind,
-    Layout,
     Natural,
-    ObservationSlot,
     Place,
     Slot,
     aligned,
-    array_view,
     common_dtype,
-    fill_number,
-    fill_value,
     fits,
     flags_view,
-    itemsize,
     natural,
     survives,
-    tensor_view,
 )
 from swm_workers.memory import Block
 from swm_workers.protocol import BlockSize, LayoutUpdate, Problem, Report
 from swm_workers.spaces import Leaf
-
-_PYTHON_DTYPES: Final = frozenset(np.dtype(t) for t in (bool, np.int64, np.uint64, float, complex))
 
 
 class _Value(NamedTuple):
@@ -81,19 +69,6 @@ class _Replaced(NamedTuple):
     slot: Slot
 
 
-class _Generation:
-    """One set of live arrays and the layout under which they are written."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self.values: dict[str, Any] = {}
-        self.flags: dict[str, tuple[Array, Array]] = {}
-        self.observations: list[Array | list[Any]] = []
-        self.blocks: set[int] = set()
-        self.sent_with: set[int] = set()
-        """The blocks that were live when workers were told of the layout."""
-
-
 class InfoStore:
     """The observations and infos of ``num_envs`` environments.
 
@@ -112,13 +87,9 @@ class InfoStore:
         new_block: Callable[[int], Block],
     ) -> None:
         self._num_envs = num_envs
-        self._leaves = tuple(leaves)
-        self._new_block = new_block
-        self._blocks: dict[int, Block] = {0: control}
-        self._next_block = 1
-        self._next_version = 1
-        self._spare: _Generation | None = None
-        self._previous: _Generation | None = None
+        self._blocks = Blocks(num_envs, leaves, control, new_block)
+        self._spare: Generation | None = None
+        self._previous: Generation | None = None
         self._replaced: list[_Replaced] = []
         self._moving: frozenset[int] = frozenset()
         self.notes: list[str] = []
@@ -129,7 +100,7 @@ class InfoStore:
         """Entries that every dict of infos holds besides what environments report."""
         self.has_reports = False
         """Whether any environment has ever reported an info."""
-        self._now = self._fresh_generation({})
+        self._now = self._blocks.fresh_generation({})
         self.infos: dict[str, Any] = {}
         """The values and companions, as a caller sees them; hand out copies of this dict."""
 
@@ -169,15 +140,17 @@ class InfoStore:
         """Start new arrays for a full reset; those handed out before keep their values."""
         before = self._now
         spare = self._spare
-        if spare is not None and _same_slots(spare.layout, before.layout) and _is_free(spare):
+        if spare is not None and same_slots(spare.layout, before.layout) and is_free(spare):
             self._now = spare
         else:
             if spare is not None:
-                self._drop(spare.blocks)
-            self._now = self._fresh_generation(before.layout.slots)
+                self._blocks.drop(spare.blocks)
+            self._now = self._blocks.fresh_generation(before.layout.slots)
         self._spare = before
         if len(before.blocks) != len(self._now.blocks):
-            self._drop(before.blocks)  # it grew in parts: its arrays live on, its blocks do not
+            self._blocks.drop(
+                before.blocks
+            )  # it grew in parts: its arrays live on, its blocks do not
             self._spare = None
         for key, value in before.values.items():
             if before.layout.slots[key].kind is Kind.OBJECT:
@@ -199,7 +172,7 @@ class InfoStore:
                 new[failed] = old[failed]
             if slot.kind is not Kind.OBJECT:
                 for i in failed:
-                    _copy_row(now.values[key], before.values[key], i, slot)
+                    copy_row(now.values[key], before.values[key], i, slot)
         for part, old_part in zip(now.observations, before.observations, strict=True):
             if isinstance(part, np.ndarray) and isinstance(old_part, np.ndarray):
                 part[failed] = old_part[failed]
@@ -287,12 +260,12 @@ class InfoStore:
                 if slot.kind is Kind.OBJECT:
                     now.values[key][i][0] = None
                 else:
-                    _fill(now.values[key][i], slot)
+                    fill(now.values[key][i], slot)
             missing.setdefault(key, lost[key][0])
             # The workers have to send again what they believe to have sent.
             slots[key] = slot._replace(losses=slot.losses + 1)
         if known:
-            now.layout = now.layout._replace(version=self._take_version(), slots=slots)
+            now.layout = now.layout._replace(version=self._blocks.take_version(), slots=slots)
 
     def add_entry(self, name: str, value: Any) -> None:
         """Put a value of the pool's own into every dict of infos."""
@@ -307,8 +280,7 @@ class InfoStore:
     def close(self) -> None:
         """Give back the descriptors of all blocks; arrays stay readable."""
         self._spare = None
-        for block in self._blocks.values():
-            block.close()
+        self._blocks.close()
 
     # Growth.
 
@@ -430,11 +402,11 @@ class InfoStore:
             changed = old is None or old[:3] != wish[:3]
             if wish.kind is not Kind.OBJECT and changed:
                 places[key] = offset
-                offset += aligned(_bytes(count, wish))
+                offset += aligned(slot_bytes(count, wish.kind, wish.dtype, wish.shape))
             if old is None:
                 flag_places[key] = offset
                 offset += aligned(2 * count)
-        number = self._allocate(offset) if offset else 0
+        number = self._blocks.allocate(offset) if offset else 0
         before = now.layout.slots
         slots = dict(before)
         for key, wish in wishes.items():
@@ -449,7 +421,7 @@ class InfoStore:
             )
         if offset:
             now.blocks.add(number)
-        now.layout = now.layout._replace(version=self._take_version(), slots=slots)
+        now.layout = now.layout._replace(version=self._blocks.take_version(), slots=slots)
         for key in wishes:
             if key in flag_places:
                 place = slots[key].flags
@@ -457,7 +429,7 @@ class InfoStore:
             if key in places or slots[key].kind is Kind.OBJECT:
                 self._replace_values(key, before.get(key), slots[key], by_key.get(key, ()))
         if self._spare is not None:
-            self._drop(self._spare.blocks)
+            self._blocks.drop(self._spare.blocks)
             self._spare = None
         self._publish()
 
@@ -473,12 +445,12 @@ class InfoStore:
         if slot.kind is Kind.OBJECT:
             new: Any = [[None] for _ in range(self._num_envs)]
             for i in rows:
-                new[i][0] = _python_value(old, i)
+                new[i][0] = python_value(old, i)
         else:
-            new = self._view(slot)
-            _fill(new, slot)
+            new = self._blocks.view(slot)
+            fill(new, slot)
             for i in rows:
-                _copy_row(new, old, i, slot)
+                copy_row(new, old, i, slot)
         now.values[key] = new
         if old_slot is not None and self._moving:
             self._replaced.append(_Replaced(now.layout.version, key, old, old_slot))
@@ -495,75 +467,6 @@ class InfoStore:
                 target[env_index, 0].copy_(found.value)
             else:
                 target[env_index, 0, ...] = found.value
-
-    # Generations and blocks.
-
-    def _fresh_generation(self, slots: dict[str, Slot]) -> _Generation:
-        """Lay all slots and observations out in one new block."""
-        count, offset = self._num_envs, 0
-        placed: dict[str, Slot] = {}
-        number = self._next_block
-        for key, slot in slots.items():
-            place = None
-            if slot.kind is not Kind.OBJECT:
-                place = Place(number, offset)
-                offset += aligned(_bytes(count, slot))
-            placed[key] = slot._replace(place=place, flags=Place(number, offset))
-            offset += aligned(2 * count)
-        observed: list[ObservationSlot | None] = []
-        for leaf in self._leaves:
-            if leaf.dtype is None:
-                observed.append(None)
-                continue
-            observed.append(ObservationSlot(leaf.dtype, leaf.shape, Place(number, offset)))
-            offset += aligned(count * leaf.dtype.itemsize * math.prod(leaf.shape))
-        layout = Layout(self._take_version(), count, 0, placed, tuple(observed))
-        made = _Generation(layout)
-        if slots or self._leaves:
-            made.blocks.add(self._allocate(offset))
-            self._make_views(made)
-        return made
-
-    def _make_views(self, made: _Generation) -> None:
-        count = self._num_envs
-        for key, slot in made.layout.slots.items():
-            buffer = self._blocks[slot.flags.block].buffer
-            made.flags[key] = flags_view(buffer, count, slot.flags)
-            if slot.kind is not Kind.OBJECT:
-                made.values[key] = self._view(slot)
-        for observed in made.layout.observations:
-            if observed is None:
-                made.observations.append([None] * count)
-                continue
-            buffer, offset = self._blocks[observed.place.block].buffer, observed.place.offset
-            array: Array = np.ndarray((count, *observed.shape), observed.dtype, buffer, offset)
-            array[...] = fill_value(observed.dtype)
-            made.observations.append(array)
-
-    def _view(self, slot: Slot) -> Any:
-        if slot.place is None:
-            raise AssertionError("objects have no place in shared memory")
-        buffer, offset = self._blocks[slot.place.block].buffer, slot.place.offset
-        if slot.kind is Kind.TENSOR:
-            import torch
-
-            return tensor_view(torch, buffer, self._num_envs, slot.dtype, slot.shape, offset)
-        return array_view(buffer, self._num_envs, slot.dtype, slot.shape, offset)
-
-    def _allocate(self, size: int) -> int:
-        number = self._next_block
-        self._blocks[number] = self._new_block(size)
-        self._next_block += 1
-        return number
-
-    def _drop(self, numbers: set[int]) -> None:
-        for number in numbers:
-            self._blocks.pop(number).close()
-
-    def _take_version(self) -> int:
-        version = self._next_version
-        self._next_version += 1
-        return version
 
     def _publish(self) -> None:
         """Put together what callers see, in the order in which keys appeared."""
@@ -607,63 +510,4 @@ def _late_value(replaced: _Replaced, i: int) -> _Value:
     kind, dtype, shape = replaced.slot[:3]
     row = replaced.values[i, 0]
     copied = row.clone() if kind is Kind.TENSOR else np.array(row, dtype)
-    return _Value(i, Natural(kind, dtype, shape, copied), _python_value(replaced.values, i))
-
-
-def _python_value(values: Any, i: int) -> Any:
-    """The value of one row as an environment may have reported it."""
-    row = values[i, 0]
-    if not isinstance(values, np.ndarray):
-        return row.clone()
-    if row.shape == () and values.dtype in _PYTHON_DTYPES:
-        return row.item()
-    return copy.copy(row)
-
-
-def _copy_row(new: Any, old: Any, i: int, slot: Slot) -> None:
-    """Copy row i; one at a time, since torch indexes not all dtypes that it can copy."""
-    if slot.kind is Kind.TENSOR:
-        new[i].copy_(old[i])
-    else:
-        new[i] = old[i].astype(slot.dtype)
-
-
-def _fill(values: Any, slot: Slot) -> None:
-    if slot.kind is Kind.TENSOR:
-        values.fill_(fill_number(sys.modules["torch"], slot.dtype))
-    else:
-        values[...] = fill_value(slot.dtype)
-
-
-def _bytes(num_envs: int, slot: Slot | _Wish) -> int:
-    return num_envs * itemsize(slot.kind, slot.dtype) * math.prod(slot.shape)
-
-
-def _same_slots(first: Layout, second: Layout) -> bool:
-    def forms(layout: Layout) -> list[tuple[Any, ...]]:
-        return [(k, s.kind, s.dtype, s.shape, s.companion) for k, s in layout.slots.items()]
-
-    return forms(first) == forms(second)
-
-
-def _is_free(generation: _Generation) -> bool:
-    """Whether nobody but this module holds an array of this generation.
-
-    Views keep their array alive, so counting the references to the arrays is enough. Who
-    holds the storage of a tensor cannot be told, so these are never used again.
-    """
-    arrays: list[Any] = [array for pair in generation.flags.values() for array in pair]
-    arrays += [value for value in generation.values.values() if not isinstance(value, list)]
-    arrays += [part for part in generation.observations if not isinstance(part, list)]
-    if not all(isinstance(array, np.ndarray) for array in arrays):
-        return False
-    return max(_references(arrays), default=0) <= _REFERENCES_OF_A_FREE_ARRAY
-
-
-def _references(arrays: Sequence[Any]) -> list[int]:
-    return [sys.getrefcount(array) for array in arrays]
-
-
-_held_once = {"by": np.empty(0)}
-# Measured and not counted by hand, since it differs between versions of the interpreter.
-_REFERENCES_OF_A_FREE_ARRAY: Final = _references([_held_once["by"]])[0]
+    return _Value(i, Natural(kind, dtype, shape, copied), python_value(replaced.values, i))
