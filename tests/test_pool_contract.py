@@ -647,6 +647,29 @@ def test_a_flag_is_any_scalar(pool, name, flag, expected):
     np.testing.assert_array_equal(flags, [mine, other] if name == "terminated" else [other, mine])
 
 
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+@pytest.mark.parametrize(
+    "flag", [None, "x", "", 2, 0.5, np.nan, [1, 2], {}, object()], ids=plain_id
+)
+def test_a_flag_that_is_no_bool_is_an_error_that_says_which(pool, name, flag):
+    pool.reset(options=[None, {name: flag}, None, None])
+    with pytest.raises(EnvError, match=name) as caught:
+        step(pool)
+    assert caught.value.env_indices == (1,)
+    assert not np.any(caught.value.result[2:4])
+
+
+@pytest.mark.parametrize("info", [None, 5, "text", [("a", 1)]], ids=plain_id)
+def test_an_info_that_is_no_dict_is_an_error(pool, info):
+    for _ in range(2):  # also where there was nothing to report before
+        pool.reset(options=[None, {"info": {}}, None, None])
+        step(pool)
+        pool.reset(options=[None, {"info": info}, None, None])
+        with pytest.raises(EnvError, match="info must be a dict; found") as caught:
+            step(pool)
+        assert caught.value.env_indices == (1,)
+
+
 @pytest.mark.parametrize("name", ["reward", "terminated", "truncated"])
 @pytest.mark.parametrize("shape", [(3,), (0,), (1, 1)])
 def test_a_reward_or_flag_of_another_shape_is_an_error_that_says_which(pool, name, shape):

@@ -152,8 +152,9 @@ class InfoWriter:
         self._count = count
         self._targets: dict[str, _Target] = {}
         self._plans: dict[frozenset[Any], _Plan] = {}
-        self._empty: _Plan | None = None
         self._current: list[_Plan] = [_NO_PLAN] * count
+        self.settled = [False] * count
+        """Rows in which an empty info changes nothing."""
         self._sent: dict[str, tuple[int, list[Any]]] = {}
         self._extras: dict[tuple[int, str], Extra] = {}
         self._missing: list[tuple[int, str]] = []
@@ -172,24 +173,23 @@ class InfoWriter:
             target.map(buffers, layout.num_envs, first, count)
             self._targets[key] = target
         self._plans = {}
-        self._empty = None
-        self._current = [_NO_PLAN] * count
+        self._unsettle()
 
     def forget(self) -> None:
         """Rely on nothing that was reported before: replies may have been lost."""
         self.take()
         for _, sent in self._sent.values():
             sent[:] = [_UNKNOWN] * self._count
-        self._current = [_NO_PLAN] * self._count
+        self._unsettle()
 
-    def idle(self, k: int) -> bool:
-        """Whether an empty info of row k changes nothing."""
-        return self._current[k] is self._empty
+    def _unsettle(self) -> None:
+        self._current = [_NO_PLAN] * self._count
+        self.settled[:] = [False] * self._count
 
     def write(self, k: int, info: Mapping[str, Any]) -> _Plan:
         """Take what the environment in row k of the shard reported at a step."""
         if info.__class__ is not dict:
-            info = dict(info)  # a defaultdict would invent the keys that it is asked for
+            info = plain_dict(info)
         plan = self._current[k]
         switched = len(info) != plan.size
         if switched:
@@ -322,11 +322,11 @@ class InfoWriter:
             if len(self._plans) >= _MAX_PLANS:
                 self._plans.clear()
             plan = self._plans[keys] = _Plan(keys, self._targets)
-            if not keys:
-                self._empty = plan
         # Which keys have no slot is not remembered: they are looked at again each time, and so
         # are those that miss a companion, until they have it.
-        self._current[k] = plan if plan.complete and not plan.missing else _NO_PLAN
+        is_known = plan.complete and not plan.missing
+        self._current[k] = plan if is_known else _NO_PLAN
+        self.settled[k] = is_known and not keys
         for target in plan.present:
             target.present[k] = True
         for target in plan.absent:
@@ -352,6 +352,13 @@ class InfoWriter:
             elif key not in self._targets:
                 # The text itself: str() of a string's subclass may say something else.
                 self._send_misfit(k, str.__str__(key), natural(info[key]), info[key])
+
+
+def plain_dict(info: Any) -> dict[str, Any]:
+    """Any mapping as a dict: a defaultdict would invent the keys that it is asked for."""
+    if not isinstance(info, Mapping):
+        raise TypeError(f"info must be a dict; found {type(info).__qualname__}")
+    return dict(info)
 
 
 def _is_same_tensor(value: Any, row: Any) -> bool:

@@ -33,7 +33,7 @@ from swm_workers.step_times import SAMPLED_EVERY, StepTimes
 from swm_workers.whole_infos import WholeInfos
 
 _REALS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
-_FLAGS = frozenset({bool, np.bool_})
+_ndarray = np.ndarray
 
 
 class Shard:
@@ -58,7 +58,8 @@ class Shard:
         self._env_fns: tuple[Callable[[], Any], ...] = ()
         self._steps: list[Callable[[Any], Any]] = []
         self._infos: InfoWriter | WholeInfos
-        self._whole_infos = WholeInfos(first) if whole_infos else None
+        self._are_infos_whole = whole_infos
+        self._whole_infos: WholeInfos | None = None
         self._control: Control
         self._action_leaves: tuple[Leaf, ...] = ()
         self._observation_leaves: tuple[Leaf, ...] = ()
@@ -87,7 +88,10 @@ class Shard:
         self._timed_steps = [self.times.timed(k, step) for k, step in enumerate(self._steps)]
         self._action_leaves = leaves(self.envs[0].action_space)
         self._observation_leaves = leaves(self.envs[0].observation_space)
-        self._infos = self._whole_infos or InfoWriter(self.first, len(self.envs))
+        if self._are_infos_whole:
+            self._infos = self._whole_infos = WholeInfos(self.first, len(self.envs))
+        else:
+            self._infos = InfoWriter(self.first, len(self.envs))
         self._ended = [False] * len(self.envs)
         self.all = range(len(self.envs))
         return ()
@@ -164,16 +168,18 @@ class Shard:
         # A Dict or Tuple space may have no leaves at all.
         whole = [leaf for leaf in self._observation_leaves if leaf.path == ()]
         is_box = self._observe and any(leaf.dtype is not None and leaf.shape for leaf in whole)
-        self._box = self._observation_rows[0] if is_box else None
-        self._box_form = (whole[0].dtype, whole[0].shape) if is_box else None
+        box = self._observation_rows[0] if is_box else None
+        form = (whole[0].dtype, whole[0].shape) if is_box else (None, None)
         acted = [leaf for leaf in self._action_leaves if leaf.path == ()]
         self._only_action = self._control.actions[0] if acted else None
         self._infos.bind(layout, buffers)
         # What every step needs, unpacked at once.
         self._hot = (
-            self._steps, self._infos, self._rewards, self._terminateds, self._truncateds,
-            self._observe, self._box, self._box_form, self._ended,
+            self._steps, self._infos, self._infos.settled,
+            self._rewards, self._terminateds, self._truncateds,
         )  # fmt: skip
+        self._hot_observations = (box, *form, self._ended)
+        self._no_flags = memoryview(np.zeros(last - first, np.bool_))  # type: ignore[arg-type]  # as above
 
     def forget(self) -> None:
         """Rely on nothing that was reported before: replies may have been lost."""
@@ -216,43 +222,44 @@ class Shard:
         objects = None
         if pickled_objects is not None:
             rows, objects = self._load_objects(rows, pickled_objects)
-        steps, infos, rewards, terminateds, truncateds, observe, box, form, ended = self._hot
+        steps, infos, settled, rewards, terminateds, truncateds = self._hot
+        box, dtype, shape, ended = self._hot_observations
         if self._until_sampled:
             self._until_sampled -= 1
         else:
             self._until_sampled = SAMPLED_EVERY - 1
             steps = self._timed_steps
         resets = flags & (SAME_STEP | NEXT_STEP)
+        if rows is self.all:
+            terminateds[:] = truncateds[:] = self._no_flags
+        else:
+            for k in rows:
+                terminateds[k] = truncateds[k] = False
         for k, action in zip(rows, self._actions(rows, objects), strict=True):
             try:
                 if ended[k]:
                     self._reset_instead(k)
                     continue
                 observation, reward, terminated, truncated, info = steps[k](action)
-                if reward.__class__ not in _REALS:
-                    reward = _scalar(reward, "reward")
-                if terminated.__class__ not in _FLAGS:
-                    terminated = _scalar(terminated, "terminated")
-                if truncated.__class__ not in _FLAGS:
-                    truncated = _scalar(truncated, "truncated")
-                rewards[k] = reward
-                terminateds[k] = terminated
-                truncateds[k] = truncated
-                if resets and (terminated or truncated):
-                    if resets == NEXT_STEP:
-                        ended[k] = True
-                    else:
-                        self._keep_final(k, observation, info)
-                        observation, info = self.envs[k].reset()
+                rewards[k] = reward if reward.__class__ in _REALS else _real(reward)
+                if terminated is not False or truncated is not False:
+                    terminateds[k] = terminated = _flag(terminated, "terminated")
+                    truncateds[k] = truncated = _flag(truncated, "truncated")
+                    if resets and (terminated or truncated):
+                        if resets == NEXT_STEP:
+                            ended[k] = True
+                        else:
+                            self._keep_final(k, observation, info)
+                            observation, info = self.envs[k].reset()
                 if (
-                    box is not None
-                    and observation.__class__ is np.ndarray
-                    and (observation.dtype, observation.shape) == form
+                    observation.__class__ is _ndarray
+                    and observation.dtype is dtype
+                    and observation.shape == shape
                 ):
                     box[k][...] = observation
-                elif observe:
+                elif self._observe:
                     self._write_observation(k, observation)
-                if info or not infos.idle(k):
+                if info or not settled[k] or info.__class__ is not dict:
                     infos.write(k, info)
             except BaseException as error:  # user code: SystemExit counts as a failure too
                 rewards[k], terminateds[k], truncateds[k] = 0.0, False, False
@@ -413,17 +420,29 @@ class Shard:
         return Report(extras, missing, objects, problems, failures, whole)
 
 
-def _scalar(value: Any, name: str) -> Any:
-    """A reward or flag as one Python value; arrays of shape ``()`` and ``(1,)`` will do."""
+def _real(value: Any) -> float:
+    """A reward as a Python float; arrays of shape ``()`` and ``(1,)`` will do."""
+    scalar = _only_entry(value, "reward")
+    if not isinstance(scalar, (int, float)):
+        raise TypeError(f"reward must be a real number; found {type(value).__qualname__}")
+    return float(scalar)
+
+
+def _flag(value: Any, name: str) -> bool:
+    """A flag as a Python bool; integers 0 and 1 and arrays of one flag will do."""
+    if value.__class__ is bool:
+        return bool(value)
+    scalar = _only_entry(value, name)
+    if not isinstance(scalar, (int, float)) or scalar not in (0, 1):
+        raise TypeError(f"{name} must be a bool; found {type(value).__qualname__} {scalar!r}")
+    return bool(scalar)
+
+
+def _only_entry(value: Any, name: str) -> Any:
     array = np.asarray(value)
     if array.shape not in ((), (1,)):
         raise ValueError(f"{name} must be a scalar; found an array of shape {array.shape}")
-    scalar = array.reshape(()).item()
-    if name == "reward":
-        if not isinstance(scalar, (int, float)):
-            raise TypeError(f"reward must be a real number; found {type(value).__qualname__}")
-        return float(scalar)
-    return bool(scalar)
+    return array.reshape(()).item()
 
 
 def _wrong_shape(leaf: Leaf, found: tuple[int, ...]) -> ValueError:

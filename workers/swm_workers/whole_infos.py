@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from swm_workers import snapshot
+from swm_workers.infos import plain_dict
 from swm_workers.layout import Layout
 from swm_workers.protocol import Extra, Problem, Role
 
@@ -17,8 +18,10 @@ from swm_workers.protocol import Extra, Problem, Role
 class WholeInfos:
     """Gathers the infos of the environments from ``first`` on."""
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, first: int, count: int) -> None:
         self._first = first
+        self.settled = [True] * count
+        """Rows in which an empty info changes nothing: all."""
         self._parts: list[tuple[int, Role, bytes]] = []
         self._problems: list[Problem] = []
 
@@ -29,12 +32,10 @@ class WholeInfos:
         """Drop what was gathered."""
         self._parts, self._problems = [], []
 
-    def idle(self, k: int) -> bool:
-        """An empty info of row k changes nothing."""
-        return True
-
     def write(self, k: int, info: Mapping[str, Any]) -> None:
         """Take what the environment in row k reported."""
+        if info.__class__ is not dict:
+            info = plain_dict(info)
         if info:
             self.add(k, Role.INFO, info)
 
