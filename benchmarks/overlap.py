@@ -29,7 +29,7 @@ from swm_async.benchmarking import Side
 ROWS = {"P14": Bound("speed", 5.0, 10.0), "rollout": Bound("time", 0.6, 0.5)}
 
 NUM_ENVS = 8
-EPISODES = 24
+EPISODES = 64
 
 
 class Nap(Nothing):

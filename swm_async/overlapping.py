@@ -64,7 +64,7 @@ class OverlappingEngine(Engine):
             return
         rows = self._all_rows if rows is None else rows
         self.check_idle(rows)
-        self._let_finish(np.unique(self._worker_of[rows]).tolist())
+        self._let_finish(sorted(set(self._worker_of[rows].tolist())))
 
     def let_all_finish(self) -> None:
         """Let every worker finish what was sent to it; what is done stays to be received."""
@@ -90,7 +90,7 @@ class OverlappingEngine(Engine):
 
     def start_step(self, rows: Array, objects: Sequence[tuple[Any, ...]] | None) -> None:
         """Start steps of idle rows, with the actions in shared memory."""
-        workers = np.unique(self._worker_of[rows]).tolist()
+        workers = sorted(set(self._worker_of[rows].tolist()))
         arguments = None if objects is None else self._object_arguments(rows, workers, objects)
         if self._recorder.with_actions:
             self._recorder.add(self.action_space, rows, self.control.actions, objects)
@@ -104,7 +104,7 @@ class OverlappingEngine(Engine):
         options: bytes | tuple[bytes | None, ...] | None,
     ) -> None:
         """Start resets of idle rows; the arrays stay the same objects."""
-        workers = np.unique(self._worker_of[rows]).tolist()
+        workers = sorted(set(self._worker_of[rows].tolist()))
         arguments = self._reset_arguments(rows, workers, seeds, options)
         self._note_resets(rows, seeds, options)
         for part in (self.control.rewards, self.control.terminateds, self.control.truncateds):
