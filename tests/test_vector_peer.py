@@ -39,7 +39,14 @@ STILL = np.zeros((N, 2), np.float32)
 
 
 def theirs(env_fns: Any, **kwargs: Any) -> AsyncVectorEnv:
-    return AsyncVectorEnv(env_fns, context="fork", **kwargs)
+    env = AsyncVectorEnv.__new__(AsyncVectorEnv)
+    try:
+        env.__init__(env_fns, context="fork", **kwargs)
+    except BaseException:
+        if hasattr(env, "_state"):  # its workers run already, and nobody else will end them
+            env.close(terminate=True)
+        raise
+    return env
 
 
 def ours(env_fns: Any, **kwargs: Any) -> VectorEnv:
