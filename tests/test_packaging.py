@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 import subprocess
 import sys
 import zipfile
@@ -86,3 +88,10 @@ def imported_packages(nodes: Iterator[ast.AST]) -> set[str]:
             package = node.module if node.level == 0 and node.module else "swm_workers"
             found.add(package.partition(".")[0])
     return found
+
+
+def test_the_adapter_for_stable_baselines3_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "swm_async.sb3", raising=False)
+    monkeypatch.setitem(sys.modules, "stable_baselines3", None)  # as if it were not installed
+    with pytest.raises(ImportError, match=re.escape("pip install 'swm_async[sb3]'")):
+        importlib.import_module("swm_async.sb3")

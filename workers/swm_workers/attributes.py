@@ -127,6 +127,29 @@ def variation_space(env: Any) -> Any:
     return _without_functions(copy.copy(space))
 
 
+def set_outermost(env: Any, name: str, value: Any) -> None:
+    """Set an attribute of the outermost wrapper, also where one underneath has it already."""
+    setattr(env, name, value)
+
+
+def has_wrapper(env: Any, class_name: tuple[str, str], pickled: bytes) -> bool:
+    """Whether a wrapper of the environment is an instance of a class.
+
+    Args:
+        env: the environment.
+        class_name: the class's module and name; the qualified one gets lost where a class
+            travels by value.
+        pickled: the class itself, unpickled only where one of that name is met, since that may
+            import heavy modules.
+    """
+    while isinstance(env, gymnasium.Wrapper):
+        names = [(each.__module__, each.__name__) for each in type(env).__mro__]
+        if class_name in names and isinstance(env, snapshot.loads(pickled)):
+            return True
+        env = env.env
+    return False
+
+
 def _without_functions(space: Any) -> Any:
     parts = getattr(space, "spaces", None)
     if isinstance(parts, dict):
