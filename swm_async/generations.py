@@ -158,7 +158,7 @@ def same_slots(first: Layout, second: Layout) -> bool:
     """Whether two layouts have the same keys of the same form."""
 
     def forms(layout: Layout) -> list[tuple[Any, ...]]:
-        return [(k, s.kind, s.dtype, s.shape, s.companion) for k, s in layout.slots.items()]
+        return [(k, *s[:3], s.companion, s.losses) for k, s in layout.slots.items()]
 
     return forms(first) == forms(second)
 

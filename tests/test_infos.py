@@ -7,12 +7,14 @@ the user's script are tested with worker processes; the others there and in this
 from __future__ import annotations
 
 import enum
+import gc
 import os
 import subprocess
 import sys
-from collections import defaultdict
+from collections import OrderedDict, UserDict, defaultdict
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium
@@ -220,6 +222,19 @@ def test_environments_with_keys_of_the_same_number_in_turns_lose_nothing(num_wor
 
 
 @both_kinds
+def test_an_integer_beyond_its_array_may_come_with_other_keys_of_the_same_number(
+    num_workers: int,
+) -> None:
+    known = [{"a": 1, "b": 10}, {"a": 2, "c": 20}, {"a": 3, "b": 30}]
+    with pool_of([*known, {"a": 2**63, "c": 40}], num_workers=num_workers) as pool:
+        pool.reset()
+        for expected in ([2, 10, 20], [3, 30, 20], [2**63, 30, 40]):
+            infos = step(pool)
+            assert [infos[key].item() for key in "abc"] == expected
+        assert [infos["_" + key].item() for key in "bc"] == [False, True]
+
+
+@both_kinds
 def test_an_info_that_would_invent_missing_keys_is_not_asked_for_them(num_workers: int) -> None:
     first = Made(partial(defaultdict, int), ({"a": 1, "b": 2},))
     second = Made(partial(defaultdict, int), ({"a": 3, "c": 4},))
@@ -229,6 +244,20 @@ def test_an_info_that_would_invent_missing_keys_is_not_asked_for_them(num_worker
         infos = step(pool)
         assert [infos[key].item() for key in "abc"] == [3, 2, 4]
         assert not infos["_b"]
+
+
+@both_kinds
+@pytest.mark.parametrize(
+    "make", [MappingProxyType, OrderedDict, partial(defaultdict, int), UserDict]
+)
+def test_an_info_may_be_any_mapping(num_workers: int, make: Any) -> None:
+    script = [{}, *[Made(make, ({"a": 1},)), Made(make, ({},))] * 2]
+    with pool_of(script, num_workers=num_workers) as pool:
+        pool.reset()
+        for expected in (True, False) * 2:
+            infos = step(pool)
+            assert infos["a"] == 1
+            assert infos["_a"] == expected
 
 
 class Key(str, enum.Enum):
@@ -617,6 +646,19 @@ def test_a_value_that_cannot_be_delivered_is_an_error_each_time(
         infos = step(pool)
         assert infos["a"] == [["x"]]
         assert infos["_a"].tolist() == [True]
+
+
+@both_kinds
+def test_a_value_that_cannot_be_rebuilt_is_an_error_at_each_reset(num_workers: int) -> None:
+    with pool_of(
+        [{"a": "x"}] * 3 + [{"a": Made(unrebuildable)}] * 6, num_workers=num_workers
+    ) as pool:
+        for _ in range(3):
+            pool.reset()
+        for _ in range(6):
+            gc.collect()  # errors hold their results: now arrays are used again, in turns
+            with pytest.raises(InfoTypeError, match="'a'"):
+                pool.reset()
 
 
 def test_what_follows_a_value_that_could_not_be_delivered_has_been_reported() -> None:

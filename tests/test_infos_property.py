@@ -170,6 +170,7 @@ VALUES = st.one_of(
 MOST_VALUES = 5
 ANY_NUMBER = st.one_of(*(numbers(dtype) for dtype in NUMBER_DTYPES))
 PYTHON_NUMBER = st.sampled_from((True, *INTEGERS, *FLOATS))
+PYTHON_INTEGER = st.sampled_from((*INTEGERS, *LARGE))
 
 
 def of_kind(kind: str) -> st.SearchStrategy[np.generic]:
@@ -179,7 +180,10 @@ def of_kind(kind: str) -> st.SearchStrategy[np.generic]:
 RELATED = st.one_of(
     *(
         st.lists(values, min_size=2, max_size=MOST_VALUES)
-        for values in (ANY_NUMBER, PYTHON_NUMBER, *map(of_kind, ("M8", "m8", "S", "U")))
+        for values in (
+            *(ANY_NUMBER, PYTHON_NUMBER, PYTHON_INTEGER),
+            *map(of_kind, ("M8", "m8", "S", "U")),
+        )
     ),
     st.lists(VALUES, min_size=1, max_size=MOST_VALUES),
     st.lists(VALUES, min_size=1, max_size=MOST_VALUES),
@@ -189,6 +193,7 @@ RELATED = st.one_of(
 # Scripts.
 
 ABSENT = -1
+LATER_NAMES = st.sampled_from("bc")
 
 
 @st.composite
@@ -199,6 +204,8 @@ def scripts(draw: st.DrawFn) -> list[Call]:
     # Arrays of old are used again only after several resets without any growth.
     is_calm = draw(st.sampled_from([False, False, True]))
     resets = [True, True, False] if is_calm else [False, False, True]
+    # Infos of as many keys as the one before, but of other keys.
+    takes_turns = not is_calm and len(names) > 2 and draw(st.booleans())
     calls: list[Call] = []
     ready: set[int] = set()
     for number in range(draw(st.sampled_from([2, 4, 6, 8, 10, 10]))):
@@ -222,6 +229,9 @@ def scripts(draw: st.DrawFn) -> list[Call]:
                 infos.append({})
                 continue
             choice = draw(choices)
+            if takes_turns:
+                first = max(choice[names[0]], 0)
+                choice = {**choice, names[0]: first, draw(LATER_NAMES): ABSENT}
             infos.append({n: values[n][k] for n, k in choice.items() if k != ABSENT})
             ready.add(i)
         if draw(st.integers(0, 30)) == 30:

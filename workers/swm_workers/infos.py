@@ -196,12 +196,11 @@ class InfoWriter:
             plan = self._switch(k, info)
         try:
             self._write_fields(k, info, plan)
-        except KeyError:  # other keys of the same number
+        except (KeyError, ValueError):
+            # Other keys of the same number, or an integer beyond its slot, or both.
             plan = self._switch(k, info)
             switched = True
             self._write_known(k, info, plan)
-        except ValueError:  # an integer beyond its slot
-            self._write_slowly(k, info, plan)
         if switched:
             self._finish_switch(k, info, plan)
         return plan
