@@ -55,7 +55,8 @@ class Engine(Hosting):
         if self.closed_because is not None:
             raise ClosedEnvironmentError(f"this pool is closed: {self.closed_because}")
         if self._in_flight is not None:
-            self._recover()
+            with interrupts_held():
+                self._recover()
 
     def check_ready(self, rows: Array | None) -> None:
         """Raise ``ResetNeeded`` if one of these rows cannot be stepped."""
@@ -176,11 +177,14 @@ class Engine(Hosting):
         figures["extra_keys"] = dict(self.store.extra_bytes)
         return figures
 
-    def put_in_doubt(self, workers: Sequence[int]) -> None:
-        """Should the call be interrupted from here on, these workers' replies may be lost."""
+    def put_in_doubt(self, workers: Sequence[int], rows: Array | None = None) -> None:
+        """Should the call be interrupted from here on, these workers' replies may be lost.
+
+        The rows, None = none, need a reset then in any case.
+        """
         if self.closed_because is not None:
             raise ClosedEnvironmentError(f"this pool was closed meanwhile: {self.closed_because}")
-        self._in_flight = InFlight(workers, self._all_rows[:0])
+        self._in_flight = InFlight(workers, self._all_rows[:0] if rows is None else rows)
 
     def note_reset(self, env_index: int, seed: int | None) -> None:
         """An environment was reset by another way than ``reset``."""
@@ -326,13 +330,14 @@ class Engine(Hosting):
             if outcome.lost:
                 self._give_up(causes[0])
             return causes
+        # Before they are: an interrupt may come while they are built.
+        self.need_reset[broken] = True
+        self._some_need_reset = self._some_need_reset or bool(broken)
+        restarts.lost_state[broken] = True
         errors = self._rebuild(outcome.lost, [i for i in broken if i in set(outcome.failed)])
         if errors:
             self._give_up(errors[0])
             return errors
-        self.need_reset[broken] = True
-        self._some_need_reset = self._some_need_reset or bool(broken)
-        restarts.lost_state[broken] = True
         if command == "step":
             self.control.truncateds[np.intersect1d(broken, rows)] = True
         anew = f"{name_environments(broken)} built anew after " if broken else ""
@@ -354,9 +359,11 @@ class Engine(Hosting):
                 self._restarts_of_workers[w] += 1
         if by_worker:
             workers = list(by_worker)
+            self._in_flight = InFlight(workers, self._all_rows[:0])
             replies = self._exchange.run(
                 Command.REBUILD, workers, [0] * len(workers), by_worker, self._start_timeout_s
             )
+            self._in_flight = None
             results += [(self.shards[w], r) for w, r in zip(workers, replies, strict=True)]
         failures = [f for _, r in results if isinstance(r, Built) for f in r.failures]
         gone = [(shard, r) for shard, r in results if isinstance(r, Lost)]

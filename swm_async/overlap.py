@@ -7,10 +7,11 @@ out one task at a time. What a task and its reply mean is the engine's affair.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -116,7 +117,7 @@ class Overlap:
         try:
             self._exchange.post(task.kind, worker, flags, task.arguments, number, timeout_s)
         except Lost as lost:
-            self._arrived += self._all_lost(sent, lost)
+            self._lose(sent, lost)
             return
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._running[worker] = sent._replace(deadline=deadline)
@@ -132,18 +133,17 @@ class Overlap:
         self,
         workers: Sequence[int],
         timeout_s: float | None,
-        unlocked: AbstractContextManager[Any],
+        lock: threading.RLock | None,
         put_in_doubt: Callable[[Sequence[int]], None],
     ) -> list[Arrived]:
         """Wait until one of these workers has replied; reads every reply that has come.
 
-        They are kept for ``take_arrived`` as well, so that whoever needs their rows can take
-        them in.
+        They are kept until ``take`` as well, so that whoever needs their rows can take them in.
 
         Args:
             workers: busy ones.
             timeout_s: seconds; None = as long as they live, 0 = only look.
-            unlocked: entered while waiting, so that other threads may send.
+            lock: held by the caller, and given up while waiting, so that other threads may send.
             put_in_doubt: told of workers whose replies are lost should an interrupt come now.
 
         Returns:
@@ -154,66 +154,104 @@ class Overlap:
         patience = [deadline - now for deadline in deadlines if deadline is not None]
         if timeout_s is not None:
             patience.append(timeout_s)
-        with unlocked:
-            ready = self._backend.ready(workers, max(0.0, min(patience)) if patience else None)
+        ready = self._await_any(workers, max(0.0, min(patience)) if patience else None, lock)
+        overdue = [
+            w
+            for w, deadline in zip(workers, deadlines, strict=True)
+            if deadline is not None and time.monotonic() >= deadline
+        ]
+        # Another thread may have read a reply meanwhile.
+        due = [w for w in workers if (w in ready or w in overdue) and w in self._running]
+        put_in_doubt(due)
         arrived: list[Arrived] = []
-        put_in_doubt(workers)
-        for w in workers:
-            if w not in self._running:
-                continue  # another thread has read this reply meanwhile
-            sent = self._running[w]
-            overdue = sent.deadline is not None and time.monotonic() >= sent.deadline
-            if w in ready or overdue:
-                arrived += self._collect(w, sent)
-        self._arrived += arrived
+        for w in due:
+            arrived += self._collect(w, self._running[w])
         return arrived
 
-    def _collect(self, worker: int, sent: Sent) -> list[Arrived]:
+    def _await_any(
+        self, workers: Sequence[int], timeout_s: float | None, lock: threading.RLock | None
+    ) -> Collection[int]:
+        if lock is None:
+            return self._backend.ready(workers, timeout_s)
+        # Ctrl-C may come anywhere, also at the beginning of a context manager's methods; the
+        # caller is to find the lock as it was.
+        try:
+            lock.release()
+            return self._backend.ready(workers, timeout_s)
+        finally:
+            try:
+                lock.acquire()
+            except BaseException:
+                with suppress(RuntimeError):
+                    lock.release()  # it came when the lock was ours already
+                lock.acquire()
+                raise
+
+    def _collect(self, worker: int, sent: Sent) -> Sequence[Arrived]:
         try:
             reply = self._exchange.collect(worker, sent.number, sent.deadline)
         except Lost as lost:
             del self._running[worker]
-            return self._all_lost(sent, lost)
+            return self._lose(sent, lost)
         del self._running[worker]
         self._state[sent.task.rows] = _ARRIVED
-        return [Arrived(sent, reply)]
+        arrived = (Arrived(sent, reply),)
+        self._arrived += arrived
+        return arrived
 
-    def _all_lost(self, sent: Sent, lost: Lost) -> list[Arrived]:
+    def _lose(self, sent: Sent, lost: Lost) -> Sequence[Arrived]:
         """A lost worker takes the tasks that wait for it along."""
         tasks = [sent.task, *self._waiting[sent.task.worker]]
         self._waiting[sent.task.worker].clear()
         for task in tasks:
             self._state[task.rows] = _ARRIVED
-        return [Arrived(sent._replace(task=task), lost) for task in tasks]
+        arrived = [Arrived(sent._replace(task=task), lost) for task in tasks]
+        self._arrived += arrived
+        return arrived
 
     def count_arrived(self, rows: Array) -> int:
         """How many of these rows have their results, handed over or not taken in yet."""
         return int((self._state[rows] >= _ARRIVED).sum())
 
-    def take_arrived(self) -> list[Arrived]:
-        """Everything that has arrived and was not taken in, in order of the environments."""
-        arrived, self._arrived = self._arrived, []
+    def arrived(self, kind: Command) -> list[Arrived]:
+        """The tasks of a kind that have arrived and were not taken in, in order of their rows."""
+        found = [each for each in self._arrived if each.sent.task.kind == kind]
+        return sorted(found, key=lambda each: int(each.sent.task.rows[0]))
+
+    def take(self, arrived: Sequence[Arrived]) -> None:
+        """These are being taken in: their rows can be handed over."""
+        taken = {id(each) for each in arrived}
+        self._arrived = [each for each in self._arrived if id(each) not in taken]
         for each in arrived:
             self._state[each.sent.task.rows] = _DONE
-        return sorted(arrived, key=lambda each: int(each.sent.task.rows[0]))
 
-    def hand_over(self, rows: Array) -> Array:
-        """Make those of these rows idle that are done; returns them."""
-        done = np.asarray(rows[self._state[rows] == _DONE])
-        self._state[done] = _IDLE
-        self.any = bool(self._state.any())
-        return done
+    def done(self, rows: Array) -> Array:
+        """Those of these rows that can be handed over."""
+        return np.asarray(rows[self._state[rows] == _DONE])
 
-    def drop(self, workers: Sequence[int]) -> Array:
-        """Forget the tasks of these workers; returns the rows, whose state is unknown."""
-        tasks = [self._running.pop(w).task for w in workers if w in self._running]
-        for w in workers:
-            tasks += self._waiting[w]
-            self._waiting[w].clear()
-        rows = np.concatenate([task.rows for task in tasks]) if tasks else np.empty(0, np.int64)
+    def hand_over(self, rows: Array) -> None:
+        """Make rows idle that are done."""
         self._state[rows] = _IDLE
         self.any = bool(self._state.any())
-        return rows
+
+    def drop(self, workers: Sequence[int], rows: Array) -> Array:
+        """Forget rows, and the tasks of workers whose reply has not come or has got lost.
+
+        Returns:
+            All rows whose state is unknown now.
+        """
+        lost = np.zeros(len(self._state), np.bool_)
+        for w in workers:
+            self._running.pop(w, None)
+            self._waiting[w].clear()
+            is_on_its_way = (self._state == _IN_FLIGHT) | (self._state == _ARRIVED)
+            lost |= is_on_its_way & (self._worker_of == w)
+        for each in self._arrived:
+            lost[each.sent.task.rows] = False
+        lost[rows] = True
+        self._state[lost] = _IDLE
+        self.any = bool(self._state.any())
+        return np.flatnonzero(lost)
 
     def occupied(self, workers: Sequence[int]) -> list[int]:
         """Those of these workers that carry out a task."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,24 +12,12 @@ from gymnasium.error import AlreadyPendingCallError
 
 from swm_async.engine import Engine
 from swm_async.errors import PoolError
+from swm_async.hosting import InFlight
 from swm_async.infos import LateRows
 from swm_async.overlap import Arrived, Overlap, Task
 from swm_async.tracing import Trace
 from swm_workers.layout import Array
 from swm_workers.protocol import ALL, Command, Report, ResetArguments, Role
-
-
-class Unlocked:
-    """Gives a lock up while its holder waits."""
-
-    def __init__(self, lock: threading.RLock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        self._lock.release()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.acquire()
 
 
 class OverlappingEngine(Engine):
@@ -77,7 +64,7 @@ class OverlappingEngine(Engine):
 
     def _let_finish(self, workers: Sequence[int]) -> None:
         while occupied := self.overlap.occupied(workers):
-            self._advance(occupied, None, nullcontext())
+            self._advance(occupied, None, None)
         self._take_in()
 
     def check_idle(self, rows: Array) -> None:
@@ -91,6 +78,7 @@ class OverlappingEngine(Engine):
     def start_step(self, rows: Array, objects: Sequence[tuple[Any, ...]] | None) -> None:
         """Start steps of idle rows, with the actions in shared memory."""
         workers = sorted(set(self._worker_of[rows].tolist()))
+        self.put_in_doubt(workers)
         arguments = None if objects is None else self._object_arguments(rows, workers, objects)
         if self._recorder.with_actions:
             self._recorder.add(self.action_space, rows, self.control.actions, objects)
@@ -105,6 +93,7 @@ class OverlappingEngine(Engine):
     ) -> None:
         """Start resets of idle rows; the arrays stay the same objects."""
         workers = sorted(set(self._worker_of[rows].tolist()))
+        self.put_in_doubt(workers, rows)
         arguments = self._reset_arguments(rows, workers, seeds, options)
         self._note_resets(rows, seeds, options)
         for part in (self.control.rewards, self.control.terminateds, self.control.truncateds):
@@ -117,15 +106,13 @@ class OverlappingEngine(Engine):
         wanted: Array,
         need: int,
         timeout_s: float | None,
-        unlocked: AbstractContextManager[Any],
     ) -> bool:
-        """Wait until ``need`` of the wanted busy rows are done.
+        """Wait until ``need`` of the wanted busy rows are done; meanwhile other threads may send.
 
         Args:
             wanted: env indices.
             need: how many of them are enough.
             timeout_s: seconds; None = any time.
-            unlocked: entered while waiting.
 
         Returns:
             Whether all of them are done.
@@ -135,20 +122,23 @@ class OverlappingEngine(Engine):
             patience = None if deadline is None else max(0.0, deadline - time.monotonic())
             if self.overlap.count_arrived(wanted) >= need:
                 patience = 0.0  # enough; what else has come by now is taken along
-            if not self._advance(workers, patience, unlocked) or self.closed_because is not None:
+            has_come = self._advance(workers, patience, self.lock)
+            # What has come may have been read by another thread, so nothing new is no timeout.
+            if self.closed_because is not None or (patience == 0.0 and not has_come):
                 break
         self._take_in()
         return not self.overlap.concerned(wanted)
 
     def hand_over(self, wanted: Array) -> tuple[Array, list[PoolError]]:
         """Make the wanted rows idle that are done; returns them and the errors that they met."""
-        rows = self.overlap.hand_over(wanted)
+        rows = self.overlap.done(wanted)
         taken = set(rows.tolist())
         self.whole = [part for part in self._whole_gathered if part[0] in taken]
         self._whole_gathered = [part for part in self._whole_gathered if part[0] not in taken]
         is_over = self.closed_because is not None
         errors = [e for e in self._unraised if is_over or taken & set(e.env_indices)]
         self._unraised = [e for e in self._unraised if e not in errors]
+        self.overlap.hand_over(rows)
         return rows, errors
 
     def _start(
@@ -159,7 +149,6 @@ class OverlappingEngine(Engine):
         arguments: Mapping[int, Any] | None,
     ) -> None:
         hosts = self._worker_of[rows]
-        self.put_in_doubt(workers)
         self.overlap.start(
             [
                 Task(kind, w, rows[hosts == w], None if arguments is None else arguments[w])
@@ -173,13 +162,14 @@ class OverlappingEngine(Engine):
         self,
         workers: Sequence[int],
         timeout_s: float | None,
-        unlocked: AbstractContextManager[Any],
+        lock: threading.RLock | None,
     ) -> bool:
         """Read replies that have come and send what waits for them; False = none has come."""
-        arrived = self.overlap.wait(workers, timeout_s, unlocked, self.put_in_doubt)
+        arrived = self.overlap.wait(workers, timeout_s, lock, self.put_in_doubt)
         if any(_went_wrong(each) for each in arrived):
             self._take_in()  # what failed is built anew before its worker goes on
         if self.closed_because is None:
+            self.put_in_doubt([each.sent.task.worker for each in arrived])
             for each in arrived:
                 self.overlap.go_on(each.sent.task.worker, self._show_mask)
         self._in_flight = None
@@ -187,31 +177,38 @@ class OverlappingEngine(Engine):
 
     def _take_in(self) -> None:
         """Digest everything that has arrived, all at once so that its order does not matter."""
-        arrived = self.overlap.take_arrived()
         for kind, command in ((Command.RESET, "reset"), (Command.STEP, "step")):
-            group = [each for each in arrived if each.sent.task.kind == kind]
+            group = self.overlap.arrived(kind)
             if not group:
                 continue
             tasks = [each.sent.task for each in group]
             rows = tasks[0].rows if len(tasks) == 1 else np.concatenate([t.rows for t in tasks])
+            workers = [task.worker for task in tasks]
+            self._in_flight = InFlight(workers, rows)
+            self.overlap.take(group)
             if kind == Command.STEP and self._are_all_in_place(group):
+                self._in_flight = None
                 self._note_finished(rows)
                 continue
             late = [LateRows(each.sent.version, each.sent.task.rows.tolist()) for each in group]
-            workers = [task.worker for task in tasks]
             outcome = self._digest(rows, workers, [each.reply for each in group], late=late)
             self._whole_gathered += self.whole
             errors = self._judge(command, rows, outcome)
             self._unraised += errors
             if kind == Command.RESET and outcome.failed and not errors:
                 again = [_only(task, self.need_reset) for task in tasks]
-                again = [task for task in again if len(task.rows)]
-                for task in again:
-                    self._note_repeated(task.rows)
-                self.overlap.start(again, self._show_mask)
+                self._repeat([task for task in again if len(task.rows)])
             elif kind == Command.STEP:
                 self._note_finished(rows)
         self._some_need_reset = bool(self.need_reset.any())
+
+    def _repeat(self, tasks: Sequence[Task]) -> None:
+        """Start resets once more, of environments that were built anew."""
+        for task in tasks:
+            self._in_flight = InFlight([task.worker], task.rows)
+            self._note_repeated(task.rows)
+            self.overlap.start([task], self._show_mask)
+            self._in_flight = None
 
     def _are_all_in_place(self, arrived: Sequence[Arrived]) -> bool:
         """Whether all that these replies tell lies in shared memory, where it belongs."""
@@ -239,8 +236,7 @@ class OverlappingEngine(Engine):
     def _recover(self) -> None:
         doubt = self._in_flight
         if doubt is not None:
-            dropped = self.overlap.drop(doubt.workers)
-            self.need_reset[dropped] = True
+            self.need_reset[self.overlap.drop(doubt.workers, doubt.rows)] = True
         super()._recover()
 
 

@@ -34,7 +34,7 @@ from swm_async.copies import private_copy
 from swm_async.diagnosis import env_error, warn_of
 from swm_async.errors import PoolError
 from swm_async.figures import PoolFigures
-from swm_async.overlapping import OverlappingEngine, Unlocked
+from swm_async.overlapping import OverlappingEngine
 from swm_async.reproduce import Recorder
 from swm_async.restarts import Restarts
 from swm_workers.attributes import Operation, Verb, variation_space
@@ -333,7 +333,7 @@ class EnvPool(PoolFigures):
             if not len(wanted):
                 raise NoAsyncCallError("no environment of the mask is busy; send first", "recv")
             need = len(wanted) if min_envs is None else min(min_envs, len(wanted))
-            engine.await_rows(wanted, need, timeout_s, Unlocked(engine.lock))
+            engine.await_rows(wanted, need, timeout_s)
             rows, errors = engine.hand_over(wanted)
             ready = np.zeros(self.num_envs, np.bool_)
             ready[rows] = True

@@ -37,7 +37,7 @@ from swm_async.backends.serial import SerialBackend
 from swm_async.copies import private_copy
 from swm_async.diagnosis import env_error, warn_of
 from swm_async.errors import PoolError, SpacesDiffer
-from swm_async.overlapping import OverlappingEngine, Unlocked
+from swm_async.overlapping import OverlappingEngine
 from swm_async.reproduce import Recorder
 from swm_workers import snapshot
 from swm_workers.attributes import Operation, Verb
@@ -429,7 +429,7 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
                 )
             timeout_s = check_seconds(timeout, "timeout", zero=True)
             wanted = np.flatnonzero(engine.overlap.busy)
-            if not engine.await_rows(wanted, len(wanted), timeout_s, Unlocked(engine.lock)):
+            if not engine.await_rows(wanted, len(wanted), timeout_s):
                 raise WaitTimeout(f"the {name} has not ended within {timeout_s:g} seconds")
             self._pending = None
             return engine.hand_over(wanted)[1]

@@ -72,14 +72,14 @@ class ProcessBackend:
 
     def replace(self, worker: int, deadline: float | None) -> Built | Lost:
         """Start a worker anew in place of one that is lost."""
-        with interrupts_held():
-            old = self.workers[worker]
-            old.kill()
-            old.release()
-            if self._is_closed:  # by another thread, or by a signal's handler
-                return Lost(old.pid, old.exit_code, "")
-            self.workers[worker] = self._start(worker)
         try:
+            with interrupts_held():
+                old = self.workers[worker]
+                old.kill()
+                old.release()
+                if self._is_closed:  # by another thread, or by a signal's handler
+                    return Lost(old.pid, old.exit_code, "")
+                self.workers[worker] = self._start(worker)
             return self._finish_building(worker, self._start_building(worker, deadline), deadline)
         except BaseException:  # Ctrl-C: whoever uses the pool again finds this worker lost
             self.workers[worker].kill()

@@ -66,7 +66,8 @@ class SerialBackend:
         deadline: float | None,
     ) -> None:
         """Note the command."""
-        if version != self._version:
+        # Whoever asks to forget may have interrupted the binding of this version.
+        if version != self._version or flags & FORGET:
             self._bind(version, body.update if body is not None else None)
         if flags & FORGET:
             self._shard.forget()
