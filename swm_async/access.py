@@ -48,8 +48,7 @@ class EnvAccess:
                 raise errors[0] if own is None else own
             if operation.path == () and operation.verb is Verb.CALL:
                 self._note_handle(env_index, operation)
-            if operation.verb is Verb.SET:
-                self._handle_spaces.pop((env_index, operation.name), None)
+            self._note_set(env_index, operation)
             return results[env_index]
 
     def handle_space(self, env_index: int, name: str) -> Any:
@@ -58,6 +57,11 @@ class EnvAccess:
         if key not in self._handle_spaces:
             self._handle_spaces[key] = self.operate(env_index, Operation(Verb.GET, (), name)).value
         return self._handle_spaces[key]
+
+    def _note_set(self, env_index: int, operation: Operation) -> None:
+        """A space that was set is not the one that was kept."""
+        if operation.verb is Verb.SET:
+            self._handle_spaces.pop((env_index, operation.name), None)
 
     def _note_handle(self, env_index: int, operation: Operation) -> None:
         """A reset or step through a handle counts, although the pool's rows do not change."""
@@ -77,6 +81,7 @@ class EnvAccess:
             results, errors = self._engine.operate(operations)
             answers: list[Any] = [None] * self.num_envs
             for i, result in results.items():
+                self._note_set(i, operations[i])
                 answers[i] = self._answer(i, operations[i].name, result)
             if errors:
                 errors[0].result = answers

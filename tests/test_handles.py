@@ -228,6 +228,16 @@ def test_a_space_that_was_set_is_the_one_that_is_read(pool):
     assert pool.envs[0].action_space.high == 2.0
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_space_that_was_set_through_the_pool_is_the_one_that_is_read(num_workers):
+    wide = spaces.Box(-2.0, 2.0, (1,), np.float32)
+    with EnvPool([envs.Robot] * 2, num_workers=num_workers) as pool:
+        before = [handle.action_space for handle in pool.envs]
+        pool.set_attr("action_space", wide, mask=[False, True])
+        assert pool.envs[0].action_space is before[0]
+        assert pool.envs[1].action_space == wide
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_spec_is_that_of_the_registered_environment(num_workers):
     factories = [partial(gymnasium.make, "CartPole-v1", max_episode_steps=7)]
