@@ -10,10 +10,10 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from gymnasium import spaces
 
+from swm_workers import snapshot
 from swm_workers.layout import Array
 from swm_workers.spaces import Leaf, Space, pick
 
@@ -116,7 +116,7 @@ class ActionWriter:
 def pickle_objects(objects: Sequence[tuple[Any, ...]]) -> bytes:
     """Pickle the object leaves of some rows, each row for itself: no two share an object."""
     try:
-        return pickle.dumps([cloudpickle.dumps(row) for row in objects])
+        return pickle.dumps([snapshot.dumps_by_value(row) for row in objects])
     except Exception as error:  # anything may come from a user's reduction
         raise TypeError(f"actions cannot be pickled: {error}") from error
 

@@ -13,10 +13,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-import cloudpickle
 import numpy as np
 
 from swm_async.backends.base import ShardRange
+from swm_workers import snapshot
 from swm_workers.layout import Array
 from swm_workers.waiting import AWAKE_S
 
@@ -110,7 +110,7 @@ def check_options(options: Any, num_envs: int) -> bytes | tuple[bytes | None, ..
 
 def _pickle(value: Any, name: str) -> bytes:
     try:
-        return bytes(cloudpickle.dumps(value))
+        return snapshot.dumps_by_value(value)
     except Exception as error:  # anything may come from a user's reduction
         raise TypeError(f"{name} cannot be pickled: {error}") from error
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, overload
 
-import cloudpickle
-
+from swm_workers import snapshot
 from swm_workers.attributes import Found, Operation, Result, Verb
 
 
@@ -56,7 +55,7 @@ class RemotePart:
         return result.value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        operation = Operation(Verb.SET, self._swm_path, name, cloudpickle.dumps(value))
+        operation = Operation(Verb.SET, self._swm_path, name, snapshot.dumps_by_value(value))
         self._swm_pool.operate(self._swm_index, operation)
 
     def __repr__(self) -> str:
@@ -106,7 +105,7 @@ class RemoteMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it where it is; arguments and result travel as copies."""
-        arguments = cloudpickle.dumps((args, kwargs))
+        arguments = snapshot.dumps_by_value((args, kwargs))
         operation = Operation(Verb.CALL, self._path, self.__name__, arguments)
         return self._pool.operate(self._index, operation).value
 

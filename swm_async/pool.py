@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
-import cloudpickle
 import gymnasium
 import numpy as np
 from gymnasium.error import NoAsyncCallError
@@ -37,6 +36,7 @@ from swm_async.figures import PoolFigures
 from swm_async.overlapping import OverlappingEngine
 from swm_async.reproduce import Recorder
 from swm_async.restarts import Restarts
+from swm_workers import snapshot
 from swm_workers.attributes import Operation, Verb, variation_space
 from swm_workers.layout import Array
 from swm_workers.spaces import Space, assemble
@@ -168,7 +168,9 @@ class EnvPool(PoolFigures):
     @property
     def variation_space(self) -> Any:
         """Environment 0's ``variation_space`` with its current values; None if it has none."""
-        operation = Operation(Verb.APPLY, (), "variation_space", cloudpickle.dumps(variation_space))
+        operation = Operation(
+            Verb.APPLY, (), "variation_space", snapshot.dumps_by_value(variation_space)
+        )
         return self.operate(0, operation).value
 
     @property
@@ -400,7 +402,7 @@ class EnvPool(PoolFigures):
         Raises:
             EnvError: a method raised; its environment needs no reset.
         """
-        pickled = cloudpickle.dumps((args, kwargs))
+        pickled = snapshot.dumps_by_value((args, kwargs))
         return self._operate_all(mask, lambda i: Operation(Verb.CALL, (), name, pickled))
 
     def call_each(self, name: str, args_list: Sequence[Any], mask: Any = None) -> list[Any]:
@@ -416,7 +418,7 @@ class EnvPool(PoolFigures):
 
         def operation(i: int) -> Operation:
             args = args_list[i] if isinstance(args_list[i], (tuple, list)) else (args_list[i],)
-            return Operation(Verb.CALL, (), name, cloudpickle.dumps((tuple(args), {})))
+            return Operation(Verb.CALL, (), name, snapshot.dumps_by_value((tuple(args), {})))
 
         return self._operate_all(mask, operation)
 
@@ -437,9 +439,9 @@ class EnvPool(PoolFigures):
         """
         if isinstance(values, (list, tuple)):
             self._check_count(values, "values")
-            pickled = [cloudpickle.dumps(value) for value in values]
+            pickled = [snapshot.dumps_by_value(value) for value in values]
         else:
-            pickled = [cloudpickle.dumps(values)] * self.num_envs
+            pickled = [snapshot.dumps_by_value(values)] * self.num_envs
         self._operate_all(mask, lambda i: Operation(Verb.SET, (), name, pickled[i]))
 
     def render(self, mask: Any = None) -> list[Any]:

@@ -14,7 +14,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-import cloudpickle
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -218,7 +217,7 @@ class VecEnv(_Base):  # type: ignore[misc]  # its types are those of an optional
             BaseException: what an environment raised, with its own type where possible; the
                 others have carried out their call.
         """
-        arguments = cloudpickle.dumps((args, kwargs))
+        arguments = snapshot.dumps_by_value((args, kwargs))
         return self._perform(indices, Operation(Verb.CALL, (), method_name, arguments))
 
     def env_is_wrapped(
@@ -228,7 +227,7 @@ class VecEnv(_Base):  # type: ignore[misc]  # its types are those of an optional
         # Stable-Baselines3 asks for its Monitor. The class itself would have every worker import
         # torch, so it is unpickled only where a class of its name is met.
         name = (wrapper_class.__module__, wrapper_class.__name__)
-        test = partial(has_wrapper, class_name=name, pickled=cloudpickle.dumps(wrapper_class))
+        test = partial(has_wrapper, class_name=name, pickled=snapshot.dumps_by_value(wrapper_class))
         return self._apply(indices, test, "env_is_wrapped")
 
     def get_images(self) -> list[Any]:
@@ -241,7 +240,7 @@ class VecEnv(_Base):  # type: ignore[misc]  # its types are those of an optional
         return self.env_method("render")
 
     def _apply(self, indices: Indices, function: Any, name: str) -> list[Any]:
-        operation = Operation(Verb.APPLY, (), name, cloudpickle.dumps(function))
+        operation = Operation(Verb.APPLY, (), name, snapshot.dumps_by_value(function))
         return self._perform(indices, operation)
 
     def _perform(self, indices: Indices, operation: Operation) -> list[Any]:

@@ -13,7 +13,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, TypeAlias
 
-import cloudpickle
 import gymnasium
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError, ResetNeeded
@@ -439,7 +438,7 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of every environment, or get an attribute; N results."""
         self._check_not_pending("call")
-        pickled = cloudpickle.dumps((args, kwargs))
+        pickled = snapshot.dumps_by_value((args, kwargs))
         operation = Operation(Verb.CALL, (), name, pickled)
         return tuple(self._operate_all(None, lambda i: operation))
 
@@ -470,7 +469,7 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
             raise ValueError(f"expected one value or {self.num_envs} values; found {len(values)}")
-        pickled = [cloudpickle.dumps(value) for value in values]
+        pickled = [snapshot.dumps_by_value(value) for value in values]
         self._operate_all(None, lambda i: Operation(Verb.SET, (), name, pickled[i]))
 
     def render(self) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """``pool.envs[i]`` behaves like the environment, wherever that is."""
 
+import contextlib
 import copy
 import pickle
 import weakref
@@ -14,7 +15,7 @@ from gymnasium.error import ResetNeeded
 import envs
 from conftest import plain_id
 from pools import forget_arguments, shared_pool
-from swm_async import EnvError, EnvPool
+from swm_async import EnvError, EnvPool, VectorEnv
 
 COUNT = 3
 ACTIONS = np.zeros((COUNT, 1), np.float32)
@@ -303,6 +304,52 @@ def test_a_step_through_a_handle_raises_what_the_environment_raises(pool):
     pool.envs[1].fail_next_step = True
     with pytest.raises(ArithmeticError, match="asked to fail"):
         pool.envs[1].step(ACTIONS[1])
+
+
+# Arguments
+
+WAYS_IN = {
+    "call": lambda pool, thing: pool.call("take", thing),
+    "call_each": lambda pool, thing: pool.call_each("take", [(thing,)]),
+    "set_attr": lambda pool, thing: pool.set_attr("taken", thing),
+    "set_attr of each": lambda pool, thing: pool.set_attr("taken", [thing]),
+    "a handle's method": lambda pool, thing: pool.envs[0].take(thing),
+    "a handle's attribute": lambda pool, thing: setattr(pool.envs[0], "taken", thing),
+    "options": lambda pool, thing: pool.reset(options={"thing": thing}),
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("way", WAYS_IN)
+@pytest.mark.parametrize("kind", [EnvPool, VectorEnv])
+def test_arguments_leave_a_class_that_only_a_function_knows_as_it_is(kind, way, num_workers):
+    class Thing:
+        def name(self):
+            return "thing"
+
+    class Taker(envs.Robot):
+        taken = None
+
+        def reset(self, *, seed=None, options=None):
+            if options:
+                self.taken = options["thing"]
+            return super().reset(seed=seed)
+
+        def take(self, thing):
+            self.taken = thing
+
+        def name_of_taken(self):
+            return self.taken.name()
+
+    if way == "call_each" and not hasattr(kind, way):
+        pytest.skip("Gymnasium's vector environments have no such method")
+    name = Thing.name
+    with contextlib.closing(kind([Taker], num_workers=num_workers)) as pool:
+        pool.reset()
+        WAYS_IN[way](pool, Thing())
+        assert list(pool.call("name_of_taken")) == ["thing"]
+        assert type(pool.get_attr("taken")[0]) is Thing
+    assert Thing.name is name
 
 
 # The sequence of handles
