@@ -26,20 +26,19 @@ class StepTimes:
     def timed(self, k: int, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """A function that does a step and notes how long it took; one that raises is not noted."""
         clock = time.perf_counter
+        sums, counts, worst = self._sums, self._counts, self._worst
 
         def timed_step(action: Any) -> Any:
             started = clock()
             result = step(action)
-            self._note(k, clock() - started)
+            seconds = clock() - started
+            sums[k] += seconds
+            counts[k] += 1
+            if not worst[k] >= seconds:  # NaN = the first
+                worst[k] = seconds
             return result
 
         return timed_step
-
-    def _note(self, k: int, seconds: float) -> None:
-        self._sums[k] += seconds
-        self._counts[k] += 1
-        if not self._worst[k] >= seconds:  # NaN = the first
-            self._worst[k] = seconds
 
     def mean_s(self) -> tuple[float, ...]:
         """Seconds of a step on average, by position; NaN where none was sampled."""
