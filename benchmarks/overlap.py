@@ -13,7 +13,7 @@ The environments sleep, so that the number of cores does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter, sleep
 from typing import Any, Literal
@@ -27,6 +27,10 @@ from swm_async import EnvPool, World
 from swm_async.benchmarking import Side
 
 ROWS = {"P14": Bound("speed", 5.0, 10.0), "rollout": Bound("time", 0.6, 0.5)}
+BOTH_DID = {
+    "P14": "as many steps of the same sleeping environments in all, by 8 workers",
+    "rollout": "the same episodes of the same environments with the same results, by 8 workers",
+}
 
 NUM_ENVS = 8
 EPISODES = 64
@@ -150,8 +154,8 @@ def sides_of(row: str) -> list[Callable[[], Side]]:
     return [partial(Evaluation, "lockstep"), partial(Evaluation, "ready")]
 
 
-def main() -> None:
-    run_rows(__doc__ or "", ROWS, sides_of, seconds=1.0)
+def main(arguments: Sequence[str] | None = None) -> None:
+    run_rows(__doc__ or "", "overlap", ROWS, sides_of, BOTH_DID, arguments, seconds=1.0)
 
 
 if __name__ == "__main__":

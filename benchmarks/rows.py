@@ -2,55 +2,121 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from reporting import parser, progress, publish, read
 
 from swm_async.benchmarking import Side, Spread, in_words, machine, measure, opened
-from swm_async.terminal import text_table
+from swm_async.terminal import markdown_table, text_table
+
+HEADING = ["row", "side", "against", "compared", "target", "aim", "measured", "verdict"]
 
 
 class Bound(NamedTuple):
-    """What a row is to reach: a speed as a multiple of the reference's, or a time."""
+    """What a row is to reach: a speed as a multiple of the reference's, or a time or memory."""
 
     kind: str
-    """`"speed"`, at least; `"time"`, at most."""
-    least: float
-    aim: float
+    """`"speed"`, at least; `"time"` or `"memory"`, at most."""
+    least: float | None = None
+    """None = it is only stated."""
+    aim: float | None = None
+
+    def verdict(self, median: float) -> str:
+        if self.least is None:
+            return "stated"
+        good = median >= self.least if self.kind == "speed" else median <= self.least
+        return "reached" if good else "missed"
+
+
+class RowOutcome(NamedTuple):
+    """A row of a table: what was compared with what, and what came of it."""
+
+    row: str
+    bound: Bound
+    side: str
+    reference: str
+    measured: Spread | None
+    """The ratio of the side to the reference; None = skipped."""
+    both_did: str
+    """What both sides did, or why the row was skipped."""
+
+    @property
+    def verdict(self) -> str:
+        return "skipped" if self.measured is None else self.bound.verdict(self.measured.median)
+
+    def cells(self) -> list[str]:
+        kind, least, aim = self.bound
+        found = "" if self.measured is None else _spread(self.measured)
+        at = "at least" if kind == "speed" else "at most"
+        limit = "" if least is None else f"{at} {least:g}"
+        hoped = "" if aim is None else f"{aim:g}"
+        return [self.row, self.side, self.reference, kind, limit, hoped, found, self.verdict]
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "row": self.row,
+            "side": self.side,
+            "against": self.reference,
+            "compared": self.bound.kind,
+            "least": self.bound.least,
+            "aim": self.bound.aim,
+            "measured": None if self.measured is None else self.measured._asdict(),
+            "verdict": self.verdict,
+            "both sides": self.both_did,
+        }
+
+
+def _spread(found: Spread) -> str:
+    """With a digit more where it is small."""
+    return str(found) if found.median >= 0.1 else "{:.3f} ({:.3f}–{:.3f})".format(*found)
 
 
 def run_rows(
     description: str,
+    name: str,
     rows: Mapping[str, Bound],
     sides_of: Callable[[str], Sequence[Callable[[], Side]]],
+    both_did: Mapping[str, str],
+    arguments: Sequence[str] | None = None,
     *,
     seconds: float = 0.3,
 ) -> None:
-    """Measure the rows one after the other; `sides_of` makes the reference, then the other side."""
-    parser = argparse.ArgumentParser(description=description.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=12, help="samples per side")
-    parser.add_argument("--seconds", type=float, default=seconds, help="of one sample")
-    parser.add_argument("--out", type=Path, default=None, help="a JSON file to write")
-    given = parser.parse_args()
+    """Measure the rows one after the other.
+
+    Args:
+        description: The script's docstring.
+        name: Of the JSON file and of the part of pages.
+        rows: What each is to reach.
+        sides_of: Makes the reference of a row, then its other side.
+        both_did: By row, what both sides do.
+        arguments: Of the command line.
+        seconds: Length of a sample of the slower side.
+    """
+    given = read(parser(description, rounds=12, seconds=seconds), arguments)
     described = machine()
     print(in_words(described), flush=True)
-    cells, data = [], []
-    for row, (kind, least, aim) in rows.items():
+    outcomes = []
+    for row, bound in rows.items():
         with opened(sides_of(row)) as (reference, mine):
             result = measure([reference, mine], rounds=given.rounds, seconds=given.seconds)
-            pair = (reference.label, mine.label)
-            found: Spread = result.ratio(*pair if kind == "time" else pair[::-1])
-        good = found.median <= least if kind == "time" else found.median >= least
-        bound = "at most" if kind == "time" else "at least"
-        cells.append(
-            [row, mine.label, reference.label, kind, f"{bound} {least:g}", f"{aim:g}", str(found),
-             "reached" if good else "missed"]
-        )  # fmt: skip
-        data.append({"row": row, "compared": kind, "least": least, "measured": found._asdict()})
-        print(f"{row}: measured", flush=True)
-    heading = ["row", "side", "against", "compared", "target", "aim", "measured", "verdict"]
-    print(text_table([heading, *cells]))
-    if given.out is not None:
-        given.out.write_text(json.dumps({"machine": described, "rows": data}, indent=2) + "\n")
+            pair = (mine.label, reference.label)
+            found = result.ratio(*pair if bound.kind == "speed" else pair[::-1])
+        outcomes.append(RowOutcome(row, bound, *pair, found, both_did[row]))
+        progress(f"{row}: measured")
+    publish_rows(given, name, described, outcomes)
+
+
+def publish_rows(
+    given: Any, name: str, described: Mapping[str, Any], outcomes: Sequence[RowOutcome]
+) -> None:
+    """Print the rows, write them as JSON and into the pages."""
+    cells = [HEADING, *(outcome.cells() for outcome in outcomes)]
+    did = "\n".join(f"- {outcome.row}: {outcome.both_did}." for outcome in outcomes)
+    print(f"{text_table(cells)}\n{did}")
+    data = {
+        "machine": described,
+        "rounds": given.rounds,
+        "rows": [outcome.data() for outcome in outcomes],
+    }
+    publish(given, name, data, {name: f"{markdown_table(cells)}\n\n{did}"})

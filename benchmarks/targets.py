@@ -11,6 +11,7 @@ from typing import Any
 from environments import ENVIRONMENTS
 from gymnasium.vector import AutoresetMode
 from harness import CEILING, RAW_FLOOR, BareSteps, Ceiling, RawFloor
+from peers import CPP, SHMEM, SUBPROC, missing, peer_side
 
 from swm_async.benchmarking import Side, Spread, measure, opened
 from swm_async.contenders import (
@@ -33,6 +34,15 @@ _WHAT_BOTH_DID = {
     "copy=False, SAME_STEP); the same environments, seeds, actions, resets and outputs",
     CEILING: f"{NUM_WORKERS} forked processes, each stepping and resetting its half of the "
     "environments in a plain loop, exchanging nothing; EnvPool.step, then reset(mask=finished)",
+    SUBPROC: "SubprocVecEnv(start_method='fork') of stable-baselines3, one process per "
+    "environment, and VectorEnv(copy=False, SAME_STEP); the same environments, seeds, actions, "
+    "resets and outputs",
+    SHMEM: "ShmemVectorEnv of Tianshou, one process per environment, the finished ones reset by "
+    "their numbers, and VectorEnv(copy=False, SAME_STEP); the same environments, seeds, actions, "
+    "resets and outputs",
+    CPP: f"envpool.make('CartPole-v1') of sail-sg with num_threads={NUM_WORKERS}, which steps "
+    "a CartPole of its own in C++ and resets in the step after, and VectorEnv(copy=False, "
+    "NEXT_STEP) with Gymnasium's in Python; the same actions and outputs, other initial states",
     RAW_FLOOR: f"16 bytes to each of {NUM_WORKERS} forked processes and back over bare pipes; "
     "EnvPool.step of one environment per worker; compared is the time",
 }
@@ -123,6 +133,9 @@ TARGETS: list[Target] = [
         AutoresetMode.SAME_STEP,
     ),
     *_series("P5", "cartpole", ASYNC, {32: (8.0, 10.0)}, AutoresetMode.SAME_STEP),
+    *_series("P5", "cartpole", SUBPROC, {32: (8.0, 10.0)}, AutoresetMode.SAME_STEP),
+    *_series("P5", "cartpole", SHMEM, {32: (8.0, 10.0)}, AutoresetMode.SAME_STEP),
+    *_series("P6", "cartpole", CPP, {32: (0.7, 0.9)}, AutoresetMode.NEXT_STEP),
     *_series("P7", "nothing", RAW_FLOOR, {2: (1.8, 1.4)}),
 ]
 NAMES = list(dict.fromkeys(target.name for target in TARGETS))
@@ -130,13 +143,16 @@ NAMES = list(dict.fromkeys(target.name for target in TARGETS))
 
 @dataclass(frozen=True)
 class Outcome:
-    """A target and what was measured."""
+    """A target and what was measured; None = skipped, for the reason stated."""
 
     target: Target
-    measured: Spread
+    measured: Spread | None
+    skipped: str = ""
 
     @property
     def verdict(self) -> str:
+        if self.measured is None:
+            return f"skipped: {self.skipped}"
         least, found = self.target.least, self.measured.median
         if least is None:
             return "stated"
@@ -154,7 +170,7 @@ class Outcome:
             target.reference + (f", {target.mode.value}" if target.mode is not None else ""),
             "" if target.least is None else f"{bound} {target.least:g}",
             "" if target.aim is None else f"{target.aim:g}",
-            str(self.measured),
+            "" if self.measured is None else str(self.measured),
             self.verdict,
         ]
 
@@ -163,7 +179,7 @@ class Outcome:
         return asdict(self.target) | {
             "mode": None if mode is None else mode.value,
             "compared": "time" if self.target.is_time else "speed",
-            "measured": self.measured._asdict(),
+            "measured": None if self.measured is None else self.measured._asdict(),
             "verdict": self.verdict,
             "both sides": self.target.what_both_did,
         }
@@ -178,14 +194,18 @@ def measure_targets(
     """Measure the targets of these names; those of the same work are measured in one run."""
 
     def work_of(target: Target) -> tuple[str, int, str]:
-        # AsyncVectorEnv is so much slower that it would shorten the samples of the others.
-        alone = target.reference if target.reference in (ASYNC, RAW_FLOOR) else ""
+        # The others are so much slower that they would shorten the samples of these.
+        alone = "" if target.reference in (SYNC, CEILING) else target.reference
         return target.environment, target.num_envs, alone
 
     chosen = [target for target in TARGETS if target.name in names]
     found: dict[Target, Spread] = {}
-    for (environment, num_envs, _), group in groupby(sorted(chosen, key=work_of), work_of):
+    reasons: dict[Target, str] = {}
+    for (environment, num_envs, alone), group in groupby(sorted(chosen, key=work_of), work_of):
         targets = list(group)
+        if reason := missing(alone):
+            reasons |= dict.fromkeys(targets, reason)
+            continue
         work = Work.of(ENVIRONMENTS[environment].env_fn, num_envs)
         makers = _sides(work, targets)
         with opened(makers) as sides:
@@ -194,7 +214,7 @@ def measure_targets(
             mine, other = target.label, target.reference
             found[target] = result.ratio(*(other, mine) if target.is_time else (mine, other))
         report(f"{ENVIRONMENTS[environment].title}, {num_envs} environments: measured")
-    return [Outcome(target, found[target]) for target in chosen]
+    return [Outcome(each, found.get(each), reasons.get(each, "")) for each in chosen]
 
 
 def _sides(work: Work, targets: Sequence[Target]) -> list[Callable[[], Side]]:
@@ -205,6 +225,7 @@ def _sides(work: Work, targets: Sequence[Target]) -> list[Callable[[], Side]]:
         ASYNC: partial(VectorSide, work, ASYNC),
         CEILING: partial(Ceiling, work, NUM_WORKERS),
         SYNC: partial(VectorSide, work, SYNC),
+        **{label: peer_side(label, work, NUM_WORKERS) for label in (SUBPROC, SHMEM, CPP)},
     }
     needed = {target.reference for target in targets}
     chosen = [make for label, make in references.items() if label in needed]

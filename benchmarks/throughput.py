@@ -5,23 +5,22 @@
     python benchmarks/throughput.py --only P1,P3
     python benchmarks/throughput.py --markdown README.md benchmarks/README.md
 
-Writes throughput.json and, where the table is measured, throughput.png. In Markdown files the text
-between `<!-- measured: NAME -->` and `<!-- end of measured -->` is replaced; NAME is `machine`,
-`summary`, `targets` or `table`.
+Writes throughput.json and, where the table is measured, throughput.png. The marked parts of
+Markdown files that it fills in are `machine`, `summary`, `targets` and `table`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from environments import ENVIRONMENTS
+from peers import versions
+from reporting import fill_in, progress
 from targets import HEADING, NAMES, NUM_WORKERS, Outcome, measure_targets
 
 from swm_async.arguments import usable_cores
@@ -50,6 +49,7 @@ class Results:
     def data(self) -> dict[str, Any]:
         return {
             "machine": self.described,
+            "peers": versions(),
             "rounds": self.rounds,
             "units": {"rate": "environment steps per second", "against": "times as fast"},
             "spread": "first and third quartile over the rounds",
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(in_words(results.described), flush=True)
     targets = [name for name in given.only if name != TABLE]
     results.outcomes = measure_targets(
-        targets, rounds=given.rounds, seconds=given.seconds, report=_report
+        targets, rounds=given.rounds, seconds=given.seconds, report=progress
     )
     if TABLE in given.only:
         _measure_table(results, given)
@@ -126,11 +126,7 @@ def _measure_table(results: Results, given: argparse.Namespace) -> None:
                 rounds=given.rounds,
                 seconds=given.seconds,
             )
-            _report(f"{ENVIRONMENTS[key].title}, {num_envs} environments: measured")
-
-
-def _report(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+            progress(f"{ENVIRONMENTS[key].title}, {num_envs} environments: measured")
 
 
 def _print(results: Results) -> None:
@@ -184,17 +180,6 @@ def _summary(rows: Mapping[str, Sequence[Row]]) -> list[list[str]]:
                 ]
             )
     return summary
-
-
-def fill_in(text: str, sections: Mapping[str, str]) -> str:
-    """Replace the marked parts of a Markdown text whose section was measured."""
-
-    def replace(found: re.Match[str]) -> str:
-        begin, name, end = found["begin"], found["name"], found["end"]
-        return f"{begin}\n\n{sections[name]}\n\n{end}" if name in sections else found[0]
-
-    marked = r"(?P<begin><!-- measured: (?P<name>\w+) -->).*?(?P<end><!-- end of measured -->)"
-    return re.sub(marked, replace, text, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

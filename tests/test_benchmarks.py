@@ -24,6 +24,7 @@ import targets  # noqa: E402  # as above
 import throughput  # noqa: E402  # as above
 from environments import ENVIRONMENTS  # noqa: E402  # as above
 from harness import Ceiling, PlainLoop, RawFloor  # noqa: E402  # as above
+from reporting import fill_in  # noqa: E402  # as above
 
 # AsyncVectorEnv and the ceiling fork, and pytest-xdist has threads; no lock is held here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -249,7 +250,7 @@ def test_the_script_replaces_the_marked_parts_of_a_page_and_nothing_else(run):
 
 def test_a_part_that_was_not_measured_stays_as_it_is():
     text = MARKED.format("table") + MARKED.format("machine")
-    filled = throughput.fill_in(text, {"machine": "here"})
+    filled = fill_in(text, {"machine": "here"})
     assert filled.startswith(MARKED.format("table"))
     assert filled.endswith("-->\n\nhere\n\n<!-- end of measured -->\nafter\n")
 
@@ -264,7 +265,7 @@ def test_a_part_that_was_not_measured_stays_as_it_is():
 def test_the_pages_of_the_project_have_their_marked_parts(page, names):
     text = (ROOT / page).read_text()
     parts = {name for name in ("machine", "summary", "targets", "table")
-             if throughput.fill_in(text, {name: "other"}) != text}  # fmt: skip
+             if fill_in(text, {name: "other"}) != text}  # fmt: skip
     assert parts == names
 
 
@@ -305,13 +306,15 @@ def test_the_copies_of_the_last_row_are_the_pictures_that_the_pool_hands_out():
 
 
 def test_the_script_on_infos_measures_every_row(monkeypatch, tmp_path, capsys):
-    out = tmp_path / "infos.json"
-    monkeypatch.setattr(
-        sys, "argv", ["infos.py", "--rounds", "1", "--seconds", "0.001", "--out", str(out)]
-    )
     monkeypatch.setattr(infos, "ROWS", {"P9": infos.ROWS["P9"], "P10": infos.ROWS["P10"]})
-    infos.main()
-    assert [row["row"] for row in json.loads(out.read_text())["rows"]] == ["P9", "P10"]
+    page = tmp_path / "page.md"
+    page.write_text(MARKED.format("infos"))
+    options = "--rounds", "1", "--seconds", "0.001", "--out", str(tmp_path)
+    infos.main([*options, "--markdown", str(page)])
+    rows = json.loads((tmp_path / "infos.json").read_text())["rows"]
+    assert [row["row"] for row in rows] == ["P9", "P10"]
+    assert all("both sides" in row for row in rows)
+    assert "| P10 | EnvPool, 2 workers | numpy.copyto | time | at most 0.7 |" in page.read_text()
     assert "P10" in capsys.readouterr().out
 
 
@@ -351,11 +354,8 @@ def test_both_schedules_evaluate_the_same_episodes(monkeypatch):
 
 
 def test_the_script_on_overlap_measures_every_row(monkeypatch, tmp_path, capsys):
-    out = tmp_path / "overlap.json"
-    monkeypatch.setattr(
-        sys, "argv", ["overlap.py", "--rounds", "1", "--seconds", "0.001", "--out", str(out)]
-    )
     monkeypatch.setattr(overlap, "EPISODES", 2)
-    overlap.main()
-    assert [row["row"] for row in json.loads(out.read_text())["rows"]] == list(overlap.ROWS)
+    overlap.main(["--rounds", "1", "--seconds", "0.001", "--out", str(tmp_path)])
+    rows = json.loads((tmp_path / "overlap.json").read_text())["rows"]
+    assert [row["row"] for row in rows] == list(overlap.ROWS)
     assert "P14" in capsys.readouterr().out
