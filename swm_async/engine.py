@@ -55,8 +55,12 @@ class Engine(Hosting):
         if self.closed_because is not None:
             raise ClosedEnvironmentError(f"this pool is closed: {self.closed_because}")
         if self._in_flight is not None:
+            self._exchange.refuse_nesting()
             with interrupts_held():
                 self._recover()
+            # Before anything is written: workers may be about to read the mask and the actions.
+            self._exchange.resynchronise(self._timeout_s)
+            self._in_flight = None
 
     def check_ready(self, rows: Array | None) -> None:
         """Raise ``ResetNeeded`` if one of these rows cannot be stepped."""
@@ -380,7 +384,7 @@ class Engine(Hosting):
 
     def _recover(self) -> None:
         """The call before this one was interrupted: its rows are in an unknown state."""
-        doubt, self._in_flight = self._in_flight, None
+        doubt = self._in_flight
         if doubt is not None:
             self._exchange.distrust(doubt.workers)
             self.need_reset[doubt.rows] = True

@@ -31,7 +31,10 @@ class Exchange:
         count = len(backend.shards)
         self._known: list[set[int]] = [set() for _ in range(count)]
         self._given: list[set[int]] = [set() for _ in range(count)]
-        self._doubtful: set[int] = set()
+        self._doubtful: dict[int, Lost | None] = {}
+        """Workers to be told that replies may have got lost, and those that are lost."""
+        self._unread: set[int] = set()
+        """Those of them from whom replies may be on their way."""
         self._is_under_way = False
         self._all_know = NO_LAYOUT
         """A version that every worker knows, and none of them is doubtful."""
@@ -39,13 +42,28 @@ class Exchange:
     def distrust(self, workers: Sequence[int]) -> None:
         """A call to these workers was cut short: replies may be on their way, or lost."""
         self._all_know = NO_LAYOUT
-        self._doubtful.update(workers)
+        for w in workers:
+            self._doubtful.setdefault(w, None)
+        self._unread.update(workers)
 
     def forget(self, worker: int) -> None:
         """This worker is a new process: it has seen no layout and owes no reply."""
         self._all_know = NO_LAYOUT
         self._known[worker], self._given[worker] = set(), set()
-        self._doubtful.discard(worker)
+        self._doubtful.pop(worker, None)
+        self._unread.discard(worker)
+
+    def resynchronise(self, timeout_s: float | None) -> None:
+        """Wait until the doubtful workers have done what they were told, and drop their replies.
+
+        One that is lost meanwhile is told of by the next command.
+        """
+        self.refuse_nesting()
+        try:
+            self._is_under_way = True
+            self._read_all(list(self._doubtful), timeout_s)
+        finally:
+            self._is_under_way = False
 
     def run(
         self,
@@ -68,13 +86,13 @@ class Exchange:
             For each of ``workers`` the payload of its reply, None where there was none, or
             ``Lost``.
         """
-        self._refuse_nesting()
+        self.refuse_nesting()
         try:
             self._is_under_way = True
             backend, version = self._backend, self._store.version
             if arguments is None and version == self._all_know:
                 return self._run_quickly(kind, workers, flags, timeout_s)
-            doubtful = self._resynchronise(workers, timeout_s) if self._doubtful else _NONE
+            doubtful = self._read_all(workers, timeout_s) if self._doubtful else _NONE
             number = self._number = self._number + 1
             replies: list[Any] = [None] * len(workers)
             deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -97,7 +115,8 @@ class Exchange:
                     except Lost as lost:
                         replies[k] = _late(lost, timeout_s)
             if doubtful:
-                self._doubtful -= doubtful.keys()
+                for w in doubtful:
+                    self._doubtful.pop(w, None)
             if not self._doubtful and all(version in known for known in self._known):
                 self._all_know = version
             return replies
@@ -116,7 +135,7 @@ class Exchange:
             replies = [_late(r, timeout_s) if isinstance(r, Lost) else r for r in replies]
         return replies
 
-    def _refuse_nesting(self) -> None:
+    def refuse_nesting(self) -> None:
         """Refuse a call from a signal's handler or a finaliser in the middle of another call."""
         if self._is_under_way:
             raise AlreadyPendingCallError(
@@ -149,11 +168,11 @@ class Exchange:
         Raises:
             Lost: the worker has ended, or was killed since it did not take the command.
         """
-        self._refuse_nesting()
+        self.refuse_nesting()
         try:
             self._is_under_way = True
             version = self._store.version
-            doubtful = self._resynchronise([worker], timeout_s) if self._doubtful else _NONE
+            doubtful = self._read_all([worker], timeout_s) if self._doubtful else _NONE
             lost = doubtful.get(worker)
             if lost is not None:
                 raise lost
@@ -163,7 +182,7 @@ class Exchange:
                 body = self._body(worker, version, {worker: own})
             forget = FORGET if doubtful else 0
             self._backend.send(worker, number, kind, flags | forget, version, body, deadline)
-            self._doubtful.discard(worker)
+            self._doubtful.pop(worker, None)
         finally:
             self._is_under_way = False
 
@@ -173,7 +192,7 @@ class Exchange:
         Raises:
             Lost: the worker has ended, or was killed at the deadline.
         """
-        self._refuse_nesting()
+        self.refuse_nesting()
         try:
             self._is_under_way = True
             return self._backend.receive(worker, number, deadline)
@@ -196,19 +215,20 @@ class Exchange:
         self._known[worker] = self._store.live_versions() & (self._known[worker] | {version})
         return CommandBody(update, own)
 
-    def _resynchronise(
-        self, workers: Sequence[int], timeout_s: float | None
-    ) -> dict[int, Lost | None]:
+    def _read_all(self, workers: Sequence[int], timeout_s: float | None) -> dict[int, Lost | None]:
         """Read what is still on its way from the doubtful ones; tells which are lost."""
-        found: dict[int, Lost | None] = {w: None for w in workers if w in self._doubtful}
+        found = [w for w in workers if w in self._doubtful]
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for w in found:
             self._known[w], self._given[w] = set(), set()
+            if w not in self._unread or self._doubtful[w] is not None:
+                continue
             try:
                 self._backend.resynchronise(w, int.from_bytes(os.urandom(8), "little"), deadline)
             except Lost as lost:
-                found[w] = lost
-        return found
+                self._doubtful[w] = lost
+            self._unread.discard(w)
+        return {w: self._doubtful[w] for w in found}
 
 
 def _late(lost: Lost, timeout_s: float | None) -> Lost:

@@ -166,12 +166,17 @@ class OverlappingEngine(Engine):
     ) -> bool:
         """Read replies that have come and send what waits for them; False = none has come."""
         arrived = self.overlap.wait(workers, timeout_s, lock, self.put_in_doubt)
-        if any(_went_wrong(each) for each in arrived):
-            self._take_in()  # what failed is built anew before its worker goes on
-        if self.closed_because is None:
-            self.put_in_doubt([each.sent.task.worker for each in arrived])
-            for each in arrived:
-                self.overlap.go_on(each.sent.task.worker, self._show_mask)
+        try:
+            if any(_went_wrong(each) for each in arrived):
+                self._take_in()  # what failed is built anew before its worker goes on
+            if self.closed_because is None:
+                self.put_in_doubt([each.sent.task.worker for each in arrived])
+                for each in arrived:
+                    self.overlap.go_on(each.sent.task.worker, self._show_mask)
+        except BaseException:  # Ctrl-C: nobody would tell the workers what waits for them
+            rows = self._all_rows[:0] if self._in_flight is None else self._in_flight.rows
+            self._in_flight = InFlight(self._all_workers, rows)
+            raise
         self._in_flight = None
         return bool(arrived)
 

@@ -15,6 +15,7 @@ import pytest
 from gymnasium.error import NoAsyncCallError, ResetNeeded
 
 from swm_async import EnvError, EnvPool
+from swm_async.backends.worker import WorkerProcess
 
 N = 3
 FAIL = 4
@@ -24,7 +25,7 @@ STRIDES = {0: 1, 2: 1} if TRY_EVERY_MOMENT else {0: 3, 2: 11}
 """By the number of workers: each how manieth moment is tried."""
 SOME = np.array([True, False, True])
 STEP = np.ones(N, np.int64)
-FAILING = np.array([1, FAIL, 1])
+FAILING = np.array([FAIL, FAIL, 1])
 
 
 class Counter(gymnasium.Env):
@@ -46,6 +47,9 @@ class Counter(gymnasium.Env):
             raise ArithmeticError("as asked for")
         self.count += 1
         return self._observation(), self.count, False, False, self._info()
+
+    def pid(self):
+        return os.getpid()
 
     def state(self):
         return self.start, self.count
@@ -175,3 +179,29 @@ def test_after_an_interrupt_at_any_moment_a_pool_can_be_used_again(num_workers, 
                 if not has_struck:
                     break
     assert moment > 1
+
+
+def test_a_worker_that_reads_its_mask_late_reads_that_of_its_command(monkeypatch):
+    with EnvPool([Counter] * N, num_workers=1) as pool:
+        pool.reset(seed=0)
+        (pid,) = {*pool.call("pid")}
+        resynchronise = WorkerProcess.resynchronise
+
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        def awoken(*args):
+            os.kill(pid, signal.SIGCONT)
+            return resynchronise(*args)
+
+        os.kill(pid, signal.SIGSTOP)
+        with monkeypatch.context() as patched:
+            patched.setattr(WorkerProcess, "receive", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                pool.step(STEP, mask=SOME)
+        monkeypatch.setattr(WorkerProcess, "resynchronise", awoken)
+        result = pool.step(STEP, mask=~SOME)
+        assert result[0][1, 1] == 1
+        assert [count for _, count in pool.call("state")] == [1, 1, 1]
+        with pytest.raises(ResetNeeded, match=r"\[0, 2\]"):
+            pool.step(STEP)
