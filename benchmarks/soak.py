@@ -70,7 +70,7 @@ def soak(seconds: float, seed: int, first: int = 0) -> Counter[str]:
         faulthandler.dump_traceback_later(HANG_S, exit=True)
         program = Program(random.Random(program_seed), counts, interrupter)
         try:
-            program.run()
+            program.run(ends)
         except Exception as error:
             kind = "wrong" if isinstance(error, Wrong) else "unexpected errors"
             counts[kind] += 1

@@ -88,7 +88,12 @@ class Program:
             f"violence {self.violence}"
         )
 
-    def run(self) -> None:
+    def run(self, ends: float) -> None:
+        """Carry out the program, or as much of it as there is time for.
+
+        Args:
+            ends: by ``time.monotonic``.
+        """
         pool = self._build()
         if pool is None:
             return
@@ -98,7 +103,7 @@ class Program:
                     [self._reset, self._step, self._send, self._call, self._complain],
                     [2, 8, 2, 2, 0.3],
                 )[0]
-                if not self._guarded(kind, pool):
+                if not self._guarded(kind, pool) or time.monotonic() >= ends:
                     break
         finally:
             self._close(pool)
