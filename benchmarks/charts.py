@@ -54,7 +54,8 @@ def plot_growth(
             color = COLORS[0] if k == 0 else MUTED
             _points(axis, each.x, each.y, scaled, color, each.name)
             if fit := fits.get((key, each.name)):
-                smooth = _between(each.x)
+                # No line where it would be below zero, which this scale cannot show.
+                smooth = [x for x in _between(each.x) if fit.at(x) > 0]
                 axis.plot(smooth, [scaled(fit.at(x)) for x in smooth], color=color,
                           linestyle="-" if k == 0 else "--", linewidth=1)  # fmt: skip
         axis.set_xscale("log")
