@@ -22,6 +22,7 @@ from vector_envs import Doubling, OddInfos, OneStep, Pair, Walk, WildInfos, cart
 
 pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")
 
+import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -377,6 +378,15 @@ def test_arguments_that_would_break_its_promises_are_refused():
 # What Stable-Baselines3 does with it.
 
 
+@pytest.fixture
+def one_thread():
+    """Torch's threads wait for each other by spinning, which is slow where cores are short."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def monitored(env):
     return VecMonitor(env)
 
@@ -406,6 +416,7 @@ def test_its_wrappers_give_the_same_as_around_dummy_vec_env(wrap):
             assert_same(found, expected)
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_an_algorithm_learns_the_same_to_the_bit():
     learnt = []
     for make in (DummyVecEnv, partial(VecEnv, num_workers=2)):
@@ -420,6 +431,7 @@ def test_an_algorithm_learns_the_same_to_the_bit():
         assert (found[name] == tensor).all(), name
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_an_algorithm_takes_dict_observations():
     def small():  # its images are too small for the networks of Stable-Baselines3
         return gymnasium.wrappers.FilterObservation(Walk(), ["vector"])
