@@ -12,7 +12,7 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 # Two installs into one environment at the same time would spoil it.
 .NOTPARALLEL:
-.PHONY: help demo test test-upstream nightly lint types check format bench bench-quick clean
+.PHONY: help demo test test-learning test-upstream nightly lint types check format bench bench-quick clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +22,10 @@ demo: $(VENV)/.installed-demo ## drive the embedded environment on all cores and
 
 test: $(VENV)/.installed-test ## run the tests (PYTEST_ARGS="-k seed -x" chooses)
 	$(RUN) -m pytest $(PYTEST_ARGS)
+
+test-learning: .venv-learning/.installed ## run what needs torch or Stable-Baselines3, the examples too
+	.venv-learning/bin/python -m pytest tests/test_sb3.py tests/test_examples.py tests/test_vector.py \
+	    tests/test_infos_torch.py tests/test_readme.py -rs $(PYTEST_ARGS)
 
 test-upstream: .venv-upstream/.installed ## run stable-worldmodel's own code on this pool, and say what is left out
 	.venv-upstream/bin/python -m pytest tests/test_upstream.py -rs \
@@ -53,7 +57,7 @@ bench-quick: $(VENV)/.installed-demo ## measure the throughput roughly
 	$(RUN) benchmarks/throughput.py --quick
 
 clean: ## remove the virtual environments and everything else that these targets leave
-	rm -rf $(VENV) .venv-upstream build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-learning .venv-upstream build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # A stamp and not the interpreter's file says that it is complete: that file is there already when
@@ -78,6 +82,13 @@ $(VENV)/.installed-demo: $(VENV)/.created pyproject.toml
 	.venv-upstream/bin/python -m pip install --quiet --disable-pip-version-check \
 	    torch==2.13.0 torchvision==0.28.0 stable-worldmodel==0.1.1 --editable '.[test,video,hdf5]' \
 	    decord hdf5plugin opencv-python-headless pygame pymunk shapely
+	@touch $@
+
+# The same goes for this one. Gymnasium's own RecordVideo needs moviepy, NumpyToTorch the last.
+.venv-learning/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-learning
+	.venv-learning/bin/python -m pip install --quiet --disable-pip-version-check \
+	    torch==2.13.0 --editable '.[test,sb3]' moviepy array-api-compat
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.created pyproject.toml
