@@ -52,6 +52,7 @@ format: $(VENV)/.installed-test ## format, and mend what the linter can mend
 bench: $(VENV)/.installed-demo ## measure the throughput
 	$(RUN) benchmarks/throughput.py
 	$(RUN) benchmarks/infos.py
+	$(RUN) benchmarks/overlap.py
 
 bench-quick: $(VENV)/.installed-demo ## measure the throughput roughly
 	$(RUN) benchmarks/throughput.py --quick
