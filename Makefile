@@ -12,7 +12,8 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 # Two installs into one environment at the same time would spoil it.
 .NOTPARALLEL:
-.PHONY: help demo test test-learning test-upstream nightly lint types check format bench bench-quick clean
+.PHONY: help demo test test-learning test-upstream nightly lint types check format bench bench-quick \
+    bench-upstream clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -49,16 +50,18 @@ format: $(VENV)/.installed-test ## format, and mend what the linter can mend
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-bench: $(VENV)/.installed-demo ## measure the throughput
-	$(RUN) benchmarks/throughput.py
-	$(RUN) benchmarks/infos.py
-	$(RUN) benchmarks/overlap.py
+bench: .venv-bench/.installed ## measure everything and fill in the pages, under 20 minutes
+	.venv-bench/bin/python benchmarks/all.py
 
-bench-quick: $(VENV)/.installed-demo ## measure the throughput roughly
-	$(RUN) benchmarks/throughput.py --quick
+bench-quick: $(VENV)/.installed-demo ## the same roughly, under 2 minutes, without other libraries
+	$(RUN) benchmarks/all.py --quick
+
+bench-upstream: .venv-upstream/.installed ## measure against stable-worldmodel's own pool
+	.venv-upstream/bin/python benchmarks/upstream.py
 
 clean: ## remove the virtual environments and everything else that these targets leave
-	rm -rf $(VENV) .venv-learning .venv-upstream build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-bench .venv-learning .venv-upstream build dist
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # A stamp and not the interpreter's file says that it is complete: that file is there already when
@@ -90,6 +93,18 @@ $(VENV)/.installed-demo: $(VENV)/.created pyproject.toml
 	$(PYTHON) -m venv .venv-learning
 	.venv-learning/bin/python -m pip install --quiet --disable-pip-version-check \
 	    torch==2.13.0 --editable '.[test,sb3]' moviepy array-api-compat
+	@touch $@
+
+# Another one, for the libraries to compare with, one by one: a row whose library cannot be installed
+# is skipped, and says so.
+.venv-bench/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet 'pip>=21.3'
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --editable '.[pixels,plot]'
+	for peer in stable-baselines3 envpool tianshou; do \
+	    .venv-bench/bin/python -m pip install --quiet --disable-pip-version-check $$peer || \
+	    echo "$$peer cannot be installed: the benchmarks leave it out"; done
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.created pyproject.toml
