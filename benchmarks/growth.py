@@ -190,7 +190,7 @@ def memory(name: str, x: Sequence[int], makers: Sequence[Callable[[], Side]]) ->
     return Series(name, "N" if name.endswith("N") else "bytes", list(x), found)
 
 
-def start_up(counts: Sequence[int]) -> tuple[Series, list[str]]:
+def start_up(counts: Sequence[int], rounds: int) -> tuple[Series, list[str]]:
     """Seconds to construct and reset N environments with a worker each; and what was left out."""
     done: list[int] = []
     found, skipped, per_worker = [], [], 0.0
@@ -200,7 +200,7 @@ def start_up(counts: Sequence[int]) -> tuple[Series, list[str]]:
             continue
         samples = []
         try:
-            for _ in range(3 if n <= 16 else 1):
+            for _ in range(rounds if n <= 16 else 1):
                 started = perf_counter()
                 with EnvPool([Nothing] * n, num_workers=n, start_timeout=None) as pool:
                     pool.reset(seed=0)
@@ -262,7 +262,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ),
         ]
     with timed("start"):
-        started, skipped = start_up(START_COUNTS[:3] if given.quick else START_COUNTS)
+        started, skipped = start_up(
+            START_COUNTS[:3] if given.quick else START_COUNTS, min(3, given.rounds)
+        )
         series["start"] = [started]
     cells, fits = _lines(series)
     print(text_table(cells))

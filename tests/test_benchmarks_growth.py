@@ -122,36 +122,46 @@ def test_machines_add_a_round_trip_their_messages_and_what_they_report():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """The directory of tiny runs; of a module, since matplotlib keeps files of fonts open."""
+def grown(tmp_path_factory):
+    """The directory of a tiny run; of a module, since matplotlib keeps files of fonts open."""
     out = tmp_path_factory.mktemp("growth")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(growth, "COUNTS", (1, 16, 64))
+        patch.setattr(growth, "SIZES", (8, 64))
+        patch.setattr(growth, "START_COUNTS", (1, 2))
+        growth.main([*TINY, str(out)])
+    return out
+
+
+@pytest.fixture(scope="module")
+def modelled(tmp_path_factory):
+    """The same of the model, with a page."""
+    out = tmp_path_factory.mktemp("model")
     page = out / "page.md"
     names = ("scaling_constants", "scaling_check", "scaling_predicted", "scaling_machines")
     page.write_text("".join(map(MARKED.format, names)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(growth, "COUNTS", (1, 2, 16, 64))
-        patch.setattr(growth, "SIZES", (8, 64))
-        patch.setattr(growth, "START_COUNTS", (1, 2))
-        growth.main([*TINY, str(out)])
         patch.setattr(scaling_model, "COORDINATOR_WORKERS", (1, 2))
         patch.setattr(scaling_model, "COORDINATOR_ENVS", (4, 8))
+        patch.setattr(scaling_model, "WORKER_ENVS", (2, 8))
+        patch.setattr(scaling_model, "DRAWN", {"100 µs": 100e-6})
         patch.setattr(scaling_model, "checks", lambda: [("nothing", Load(4, 2))])
         scaling_model.main([*TINY, str(out), "--markdown", str(page)])
     return out
 
 
-def test_growth_writes_its_series_their_lines_and_a_picture(run):
-    written = json.loads((run / "growth.json").read_text())
+def test_growth_writes_its_series_their_lines_and_a_picture(grown):
+    written = json.loads((grown / "growth.json").read_text())
     assert set(written["series"]) == {"envs", "bytes", "masked", "memory", "start"}
     steps = written["series"]["envs"][0]["points"]
-    assert [point["x"] for point in steps] == [1, 2, 16, 64]
+    assert [point["x"] for point in steps] == [1, 16, 64]
     assert {"envs, 2 workers", "bytes, 2 workers", "masked, 8 of N"} <= written["fits"].keys()
-    assert (run / "growth.png").read_bytes().startswith(b"\x89PNG")
+    assert (grown / "growth.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_start_that_does_not_fit_into_memory_is_left_out_with_the_reason(monkeypatch):
     monkeypatch.setattr(growth, "available_bytes", lambda: 10 * 2**20)
-    series, skipped = growth.start_up([1, 300])
+    series, skipped = growth.start_up([1, 300], 1)
     assert series.x == [1]
     assert len(skipped) == 1
     assert skipped[0].startswith("300 workers: they would take")
@@ -235,16 +245,16 @@ def test_the_profile_has_every_part(monkeypatch, tmp_path):
     }
 
 
-def test_the_model_is_fitted_checked_and_drawn(run):
-    page = (run / "page.md").read_text()
-    written = json.loads((run / "scaling_model.json").read_text())
+def test_the_model_is_fitted_checked_and_drawn(modelled):
+    page = (modelled / "page.md").read_text()
+    written = json.loads((modelled / "scaling_model.json").read_text())
     assert min(written["constants, s"].values()) >= 0
     (check,) = written["checked"]
     error = check["predicted_s"] / check["measured_s"]["median"] - 1
     assert written["worst error"] == pytest.approx(abs(error))
     assert "old" not in page
     assert "| message | coordinator, per worker |" in page
-    assert (run / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    assert (modelled / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
 
 # All of them.
