@@ -6,7 +6,6 @@ processes nor pipes nor memory.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
@@ -17,18 +16,14 @@ from gymnasium.error import NoAsyncCallError
 from gymnasium.vector.utils import batch_space
 
 from swm_async.arguments import (
-    awake_seconds,
     check_mask,
-    check_num_workers,
     check_options,
     check_seconds,
     check_seeds,
-    cores_to_pin,
     split,
 )
-from swm_async.backends.base import Backend, EnvFn
-from swm_async.backends.process import ProcessBackend
-from swm_async.backends.serial import SerialBackend
+from swm_async.backends.base import EnvFn
+from swm_async.backends.choice import choose_backend
 from swm_async.copies import private_copy
 from swm_async.diagnosis import env_error, warn_of
 from swm_async.errors import PoolError
@@ -53,8 +48,9 @@ class EnvPool(PoolFigures):
 
     Args:
         env_fns: N factories without arguments, each called once, in its worker.
-        num_workers: worker processes; None = min(N, usable cores), 0 = in this process.
-        backend: ``"process"``.
+        num_workers: worker processes; None = min(N, usable cores, or CPUs of the cluster), 0 = in
+            this process.
+        backend: ``"process"``, or ``"ray"``: each worker is an actor of a Ray cluster.
         observations: whether to keep the batched observations; False returns None for them.
         copy: return private copies instead of live arrays.
         start_timeout: seconds for construction; None = no bound.
@@ -70,10 +66,13 @@ class EnvPool(PoolFigures):
             they sleep, giving way to whoever needs the core; None = where every worker has one.
         record_actions: keep the actions of running episodes; a failure then leaves a file in
             the working directory that ``swm-async replay`` plays back.
-        ray_options: for ``backend="ray"``.
+        ray_options: for ``backend="ray"``, of each actor: ``num_cpus`` (1), ``num_gpus``,
+            ``memory`` (bytes), ``resources``, ``runtime_env``, and ``placement``, ``"pack"`` or
+            ``"spread"``.
 
     Raises:
         TypeError, ValueError: wrong arguments, environments whose spaces differ.
+        ImportError: Ray is asked for and not installed.
         EnvError: a factory raised.
         WorkerDied, WorkerTimeout: a worker did not come up.
     """
@@ -97,31 +96,25 @@ class EnvPool(PoolFigures):
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         factories = _check_factories(env_fns)
-        _check_available(backend, on_failure, ray_options)
+        if on_failure not in ("raise", "restart"):
+            raise ValueError(f'on_failure must be "raise" or "restart"; found {on_failure!r}')
         self.num_envs = len(factories)
-        self.num_workers = check_num_workers(num_workers, self.num_envs)
         start_timeout_s = check_seconds(start_timeout, "start_timeout")
         step_timeout_s = check_seconds(step_timeout, "step_timeout")
         if threads_per_worker is not None:
             _check_integer(threads_per_worker, "threads_per_worker", 1)
         _check_integer(max_restarts, "max_restarts", 0)
-        hosts: Backend
-        if self.num_workers == 0:
-            if step_timeout is not None:
-                warnings.warn(
-                    "step_timeout cannot be enforced with num_workers=0", UserWarning, stacklevel=2
-                )
-            hosts = SerialBackend(factories)
-        else:
-            shards = split(self.num_envs, self.num_workers)
-            cores = cores_to_pin(self.num_workers, pin_workers)
-            hosts = ProcessBackend(
-                factories,
-                shards,
-                threads_per_worker,
-                cores=cores,
-                awake_s=awake_seconds(self.num_workers, spin),
-            )
+        hosts = choose_backend(
+            factories,
+            num_workers,
+            backend,
+            threads=threads_per_worker,
+            step_timeout=step_timeout,
+            pin_workers=pin_workers,
+            spin=spin,
+            ray_options=ray_options,
+        )
+        self.num_workers = 0 if hosts.in_process else len(hosts.shards)
         self._copy = copy
         super().__init__(
             OverlappingEngine(
@@ -508,15 +501,6 @@ def _check_factories(env_fns: Any) -> list[EnvFn]:
                 f"found a {type(factory).__name__}"
             )
     return factories
-
-
-def _check_available(backend: str, on_failure: str, ray_options: Mapping[str, Any] | None) -> None:
-    if backend not in ("process", "ray"):
-        raise ValueError(f'backend must be "process" or "ray"; found {backend!r}')
-    if on_failure not in ("raise", "restart"):
-        raise ValueError(f'on_failure must be "raise" or "restart"; found {on_failure!r}')
-    if backend == "ray" or ray_options is not None:
-        raise ValueError('backend="ray" is not available in this version; use "process"')
 
 
 def _check_integer(number: Any, name: str, least: int) -> None:

@@ -21,18 +21,13 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from swm_async.access import EnvAccess
 from swm_async.arguments import (
-    awake_seconds,
     check_mask,
-    check_num_workers,
     check_options,
     check_seconds,
     check_seeds,
-    cores_to_pin,
-    split,
 )
-from swm_async.backends.base import Backend, EnvFn
-from swm_async.backends.process import ProcessBackend
-from swm_async.backends.serial import SerialBackend
+from swm_async.backends.base import EnvFn
+from swm_async.backends.choice import choose_backend
 from swm_async.copies import private_copy
 from swm_async.diagnosis import env_error, warn_of
 from swm_async.errors import PoolError, SpacesDiffer
@@ -68,6 +63,7 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
     Args:
         env_fns: N factories without arguments, each called once, in its worker.
         num_workers: worker processes; None = min(N, usable cores), 0 = in this process.
+        backend, ray_options: those of ``EnvPool``.
         autoreset_mode: what happens to an environment that has finished; see Gymnasium.
         copy: whether observations are private copies, or live arrays that the next step
             overwrites.
@@ -93,6 +89,7 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         env_fns: Sequence[EnvFn],
         *,
         num_workers: int | None = None,
+        backend: Literal["process", "ray"] = "process",
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         copy: bool = True,
         observation_mode: Literal["same", "different"] | tuple[Space, Space] = "same",
@@ -101,6 +98,7 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         threads_per_worker: int | None = 1,
         pin_workers: bool | None = None,
         spin: bool | None = None,
+        ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.observation_mode = observation_mode
@@ -109,27 +107,26 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         if not self.env_fns:
             raise ValueError("env_fns must hold at least one factory; found none")
         self.num_envs = len(self.env_fns)
-        self.num_workers = check_num_workers(num_workers, self.num_envs)
-        backend: Backend
-        if self.num_workers == 0:
-            backend = SerialBackend(self.env_fns, whole_infos=True)
-        else:
-            shards = split(self.num_envs, self.num_workers)
-            cores = cores_to_pin(self.num_workers, pin_workers)
-            backend = ProcessBackend(
-                self.env_fns,
-                shards,
-                threads_per_worker,
-                whole_infos=True,
-                cores=cores,
-                awake_s=awake_seconds(self.num_workers, spin),
-            )
-        engine = OverlappingEngine(
+        start_timeout_s = check_seconds(start_timeout, "start_timeout")
+        step_timeout_s = check_seconds(step_timeout, "step_timeout")
+        hosts = choose_backend(
+            self.env_fns,
+            num_workers,
             backend,
+            threads=threads_per_worker,
+            step_timeout=None,  # in this process it is ignored without a warning
+            pin_workers=pin_workers,
+            spin=spin,
+            ray_options=ray_options,
+            whole_infos=True,
+        )
+        self.num_workers = 0 if hosts.in_process else len(hosts.shards)
+        engine = OverlappingEngine(
+            hosts,
             num_envs=self.num_envs,
             observations=True,
-            start_timeout_s=check_seconds(start_timeout, "start_timeout"),
-            step_timeout_s=check_seconds(step_timeout, "step_timeout"),
+            start_timeout_s=start_timeout_s,
+            step_timeout_s=step_timeout_s,
             recorder=Recorder(self.env_fns, with_actions=False),
             check_spaces=observation_mode == "same",
             resets=_RESETS[self.autoreset_mode],

@@ -14,11 +14,15 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import settings
 
+import on_ray
+from swm_async import EnvPool
+
 # The contract holds for pools of NUM_ENVS environments in this process (0), with all of them in one
 # worker, shared out between two, and alone in one worker each:
 # `@pytest.mark.parametrize("num_workers", WORKER_COUNTS)`.
 NUM_ENVS = 4
-WORKER_COUNTS = (0, 1, 2, NUM_ENVS)
+# An actor of Ray takes seconds to start, so there one number has to do.
+WORKER_COUNTS = (2,) if on_ray.ENABLED else (0, 1, 2, NUM_ENVS)
 
 # Deterministic, so that a red run can be repeated anywhere; no deadline, for a pool's first example
 # starts processes.
@@ -32,12 +36,15 @@ settings.register_profile(
 settings.load_profile("suite")
 
 # Marker → the module without which its tests are skipped.
-OPTIONAL_MODULES = {"torch": "torch", "upstream": "stable_worldmodel"}
+OPTIONAL_MODULES = {"ray": "ray", "torch": "torch", "upstream": "stable_worldmodel"}
 
 # Seconds that processes which are on their way out are given to get there.
 EXIT_GRACE_S = 2.0
 
 _raised = pytest.StashKey[bool]()
+
+if on_ray.ENABLED:
+    on_ray.make_default()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -55,6 +62,25 @@ def pytest_runtest_makereport(
     return (yield)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def ray_if_it_hosts_the_tests() -> Iterator[None]:
+    """The Ray on which pools have their actors, where the tests are run on Ray."""
+    if not on_ray.ENABLED:
+        yield
+        return
+    with on_ray.local_ray():
+        yield
+
+
+@pytest.fixture
+def fake_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pools have actors by default, whose calls are carried out in this process."""
+    monkeypatch.setitem(EnvPool.__init__.__kwdefaults__, "backend", "ray")
+    undo = on_ray.pretend()
+    yield
+    undo()
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a process, a file descriptor or a mapped memory file behind.
@@ -62,6 +88,9 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     It is set up before the test's own fixtures of the same scope and torn down after them. What
     fixtures of wider scope hold was there before.
     """
+    if on_ray.ENABLED:  # whose own processes and descriptors come and go as it likes
+        yield from _no_actors_left(request)
+        return
     if not sys.platform.startswith("linux"):
         yield
         return
@@ -78,6 +107,17 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     left = _left_after_exits(before)
     if left:
         pytest.fail("left behind: " + "; ".join(left), pytrace=False)
+
+
+def _no_actors_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = on_ray.living_actors()
+    yield
+    if request.node.stash.get(_raised, False):
+        return
+    request.node.funcargs.clear()
+    left = on_ray.actors_left(before)
+    if left:
+        pytest.fail(f"left behind: actors {', '.join(left)}", pytrace=False)
 
 
 # A thing held is (kind, its identity in the system); the description is for people.

@@ -47,7 +47,7 @@ def bootstrap_command(passed: Sequence[int]) -> list[str]:
             "this Python does not know its own executable (sys.executable is empty), so no "
             "worker can be started; use num_workers=0"
         )
-    path = _path()
+    path = search_path()
     home = str(Path(swm_workers.__file__).resolve().parent.parent)
     if home not in path:
         path.append(home)
@@ -55,7 +55,7 @@ def bootstrap_command(passed: Sequence[int]) -> list[str]:
     return [sys.executable, *flags, "-c", _BOOTSTRAP, *(str(fd) for fd in passed), *path]
 
 
-def _path() -> list[str]:
+def search_path() -> list[str]:
     """Where modules are found: what the import system itself would pay attention to."""
     found: list[Any] = sys.path  # people put paths and worse into it
     path = [entry for entry in found if isinstance(entry, str)]
@@ -81,10 +81,12 @@ def _interpreter_flags() -> list[str]:
 
 def environment(threads: int | None) -> dict[str, str]:
     """The variables of a worker: the caller's as they are now, with capped threads."""
-    variables = dict(os.environ)
-    if threads is not None:
-        variables.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
-    return variables
+    return {**os.environ, **thread_variables(threads)}
+
+
+def thread_variables(threads: int | None) -> dict[str, str]:
+    """The variables that cap threads; none for no cap."""
+    return {} if threads is None else dict.fromkeys(_THREAD_VARIABLES, str(threads))
 
 
 def standard_stream(fd: int) -> int | None:
