@@ -12,8 +12,8 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 # Two installs into one environment at the same time would spoil it.
 .NOTPARALLEL:
-.PHONY: help demo test test-learning test-upstream nightly lint types check format bench bench-quick \
-    bench-upstream clean
+.PHONY: help demo test test-learning test-ray test-ray-quick test-upstream nightly lint types check \
+    format bench bench-quick bench-upstream clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,13 @@ test-learning: .venv-learning/.installed ## run what needs torch or Stable-Basel
 test-upstream: .venv-upstream/.installed ## run stable-worldmodel's own code on this pool, and say what is left out
 	.venv-upstream/bin/python -m pytest tests/test_upstream.py -rs \
 	    --override-ini=faulthandler_timeout=800 $(PYTEST_ARGS)
+
+test-ray: test-ray-quick ## run pools on Ray: its own tests, then those that every backend must pass
+	SWM_ASYNC_TEST_BACKEND=ray .venv-ray/bin/python -m pytest tests/test_pool_contract.py \
+	    tests/test_pool_property.py tests/test_restarts.py tests/test_overlap.py $(PYTEST_ARGS)
+
+test-ray-quick: .venv-ray/.installed ## run the tests of Ray's own alone
+	.venv-ray/bin/python -m pytest tests/test_ray.py tests/test_ray_cluster.py -rs $(PYTEST_ARGS)
 
 # The limits of pytest's settings are meant for one test of the suite, not for this number of examples.
 nightly: $(VENV)/.installed-test ## run the property tests over many more examples
@@ -60,7 +67,7 @@ bench-upstream: .venv-upstream/.installed ## measure against stable-worldmodel's
 	.venv-upstream/bin/python benchmarks/upstream.py
 
 clean: ## remove the virtual environments and everything else that these targets leave
-	rm -rf $(VENV) .venv-bench .venv-learning .venv-upstream build dist
+	rm -rf $(VENV) .venv-bench .venv-learning .venv-ray .venv-upstream build dist
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -105,6 +112,12 @@ $(VENV)/.installed-demo: $(VENV)/.created pyproject.toml
 	for peer in stable-baselines3 envpool tianshou; do \
 	    .venv-bench/bin/python -m pip install --quiet --disable-pip-version-check $$peer || \
 	    echo "$$peer cannot be installed: the benchmarks leave it out"; done
+	@touch $@
+
+# And for this one.
+.venv-ray/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test,ray]'
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.created pyproject.toml

@@ -13,7 +13,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 CONTRACT = (ROOT / "docs" / "contract.md").read_text("utf-8")
-PAGES = ["README.md", "benchmarks/README.md", "docs/coming-from.md", "docs/contract.md"]
+PAGES = [
+    "README.md",
+    "benchmarks/README.md",
+    "docs/cluster.md",
+    "docs/coming-from.md",
+    "docs/contract.md",
+]
 COMING_FROM = (ROOT / "docs" / "coming-from.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README + COMING_FROM, re.MULTILINE | re.DOTALL)
 

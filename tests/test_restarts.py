@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 
+from on_ray import KILLED
 from probe_env import Probe
 from swm_async import EnvError, EnvPool, WorkerDied, WorkerTimeout
 
@@ -41,7 +42,7 @@ def test_an_exception_in_a_step_ends_only_that_environments_episode(num_workers)
 
 @pytest.mark.parametrize("num_workers", [1, 2, 4])
 @pytest.mark.parametrize(
-    ("deed", "text"), [("kill", "SIGKILL"), ("spin", r"step within 0\.\d+ seconds")]
+    ("deed", "text"), [("kill", KILLED), ("spin", r"step within 0\.\d+ seconds")]
 )
 def test_a_lost_worker_takes_its_shard_along_and_comes_back(num_workers, deed, text):
     with pool_of(num_workers, step_timeout=0.5) as pool:
@@ -83,7 +84,7 @@ def test_a_worker_that_dies_in_a_reset_is_replaced_and_the_reset_repeated(num_wo
         pool.reset(seed=0)
         pool.step(ALL)
         pool.envs[3].plan("reset", "kill")
-        with pytest.warns(UserWarning, match="SIGKILL"):
+        with pytest.warns(UserWarning, match=KILLED):
             _, infos = pool.reset(mask=[False, False, False, True])
         innocent = [i for i in mates(num_workers) if i != 3]
         assert infos["_restarted"].tolist() == [i in innocent for i in range(4)]
@@ -101,7 +102,7 @@ def test_a_failed_call_gives_none_and_a_death_in_a_call_is_mended(num_workers):
             assert pool.call("act") == [None] * 4
         assert not pool.infos["_restarted"].any()
         pool.envs[3].plan("call", "kill")
-        with pytest.warns(UserWarning, match="SIGKILL"):
+        with pytest.warns(UserWarning, match=KILLED):
             assert pool.call("act") == [None] * 4
         assert pool.infos["_restarted"].tolist() == [i in mates(num_workers) for i in range(4)]
 
