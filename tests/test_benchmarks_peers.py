@@ -177,8 +177,19 @@ def test_a_quick_run_leaves_out_what_is_spawned(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's /proc")
 def test_both_sides_are_counted_with_all_their_processes_and_observe_the_same():
-    pool = footprint.measure_here(footprint.POOL, 2)
-    fork = footprint.measure_here(footprint.FORK, 2)
+    found = []
+    for side in (footprint.POOL, footprint.FORK):  # each in a process that has no other children
+        script = f"""if True:
+            import sys, json
+            sys.path.append({BENCHMARKS!r})
+            import footprint
+            print(json.dumps(footprint.measure_here({side!r}, 2)))
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", script], check=True, stdout=subprocess.PIPE, text=True
+        )
+        found.append(json.loads(done.stdout))
+    pool, fork = found
     assert pool["observed"] == fork["observed"]
     assert pool["processes"] == fork["processes"] == 3
     # An interpreter with numpy takes megabytes; a kilobyte would be another unit.
