@@ -6,11 +6,14 @@ import warnings
 
 import pytest
 
-from on_ray import KILLED
+from on_ray import ENABLED, KILLED
 from probe_env import Probe
+from processes import has_gone
 from swm_async import EnvError, EnvPool, WorkerDied, WorkerTimeout
 
 ALL = [0, 0, 0, 0]
+# Ray takes a while to tell that an actor has died, which must not be taken for an overdue one.
+STEP_TIMEOUT = 5.0 if ENABLED else 0.5
 
 
 def pool_of(num_workers, **kwargs):
@@ -42,10 +45,10 @@ def test_an_exception_in_a_step_ends_only_that_environments_episode(num_workers)
 
 @pytest.mark.parametrize("num_workers", [1, 2, 4])
 @pytest.mark.parametrize(
-    ("deed", "text"), [("kill", KILLED), ("spin", r"step within 0\.\d+ seconds")]
+    ("deed", "text"), [("kill", KILLED), ("spin", r"step within \d\.\d+ seconds")]
 )
 def test_a_lost_worker_takes_its_shard_along_and_comes_back(num_workers, deed, text):
-    with pool_of(num_workers, step_timeout=0.5) as pool:
+    with pool_of(num_workers, step_timeout=STEP_TIMEOUT) as pool:
         pool.reset(seed=0)
         pool.step(ALL)
         before = pool.call("pid")
@@ -112,7 +115,7 @@ def test_a_worker_killed_between_two_calls_is_mended_at_the_next():
         pool.reset(seed=0)
         pid = pool.call("pid")[2]
         os.kill(pid, signal.SIGKILL)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert has_gone(pid)
         with pytest.warns(UserWarning, match="environment 2"):
             infos = pool.step(ALL)[4]
         assert infos["_restarted"].tolist() == [False, False, True, False]
