@@ -21,8 +21,9 @@ help: ## list the targets
 demo: $(VENV)/.installed-demo ## drive the embedded environment on all cores and draw a contact sheet
 	$(VENV)/bin/swm-async demo $(DEMO_ARGS)
 
+# Two at a time, since most tests wait for processes.
 test: $(VENV)/.installed-test ## run the tests (PYTEST_ARGS="-k seed -x" chooses)
-	$(RUN) -m pytest $(PYTEST_ARGS)
+	$(RUN) -m pytest $(or $(PYTEST_ARGS),--numprocesses 2)
 
 test-learning: .venv-learning/.installed ## run what needs torch or Stable-Baselines3, the examples too
 	.venv-learning/bin/python -m pytest tests/test_sb3.py tests/test_examples.py tests/test_vector.py \
