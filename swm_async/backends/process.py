@@ -177,24 +177,26 @@ class ProcessBackend:
     ) -> list[Any]:
         """Send one command without a payload and wait for the replies.
 
-        The reply of the worker on our own core comes first: while we sleep it runs, and we are
-        back as soon as it sleeps. Woken from another core we would come late.
+        The worker on our own core is told last, since it may take the core from us at once, and
+        its reply comes first: while we sleep it runs, and we are back as soon as it sleeps. Woken
+        from another core we would come late.
         """
         processes, awake_s = self.workers, self._awake_s
         replies: list[Any] = [None] * len(workers)
+        core = current_core() if self._cores else NO_CORE
+        known = self._orders.get(core) if len(workers) == len(processes) else None
+        order = known or self._order(core, workers)
         flag, header = -1, b""
-        for k, w in enumerate(workers):
+        for k in reversed(order):
             if flags[k] != flag:
                 flag = flags[k]
                 header = HEADER.pack(number, kind, flag, 0, version, 0)
             try:
-                processes[w].send(header, b"", deadline)
+                processes[workers[k]].send(header, b"", deadline)
             except Lost as lost:
                 replies[k] = lost
         nothing = HEADER.pack(number, 0, 0, 0, version, 0)
-        core = current_core() if self._cores else NO_CORE
-        order = self._orders.get(core) if len(workers) == len(processes) else None
-        for k in order or self._order(core, workers):
+        for k in order:
             process = processes[workers[k]]
             if replies[k] is None:
                 try:
