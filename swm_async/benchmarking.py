@@ -10,14 +10,13 @@ is the median over the rounds and its quartiles.
 
 from __future__ import annotations
 
-import os
 import platform
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import strftime
+from time import sleep, strftime
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium
@@ -123,7 +122,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": _cpu(),
         "usable cores": usable_cores(),
-        "load average at the start": None if os.name == "nt" else round(os.getloadavg()[0], 1),
+        "share of the cores in use before": _share_in_use(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -134,14 +133,41 @@ def machine() -> dict[str, Any]:
 
 def in_words(described: Mapping[str, Any]) -> str:
     """A machine in one line, which also says whether it was busy with something else."""
-    load, cores = described["load average at the start"], described["usable cores"]
-    is_busy = load is not None and load > cores / 2
+    share = described["share of the cores in use before"]
+    is_busy = share is not None and share > 0.2
+    use = "" if share is None else f"; other programs used {share:.0%} of the cores' time before"
     return (
-        f"{described['cpu']}, {cores} usable cores, {described['system']}; "
+        f"{described['cpu']}, {described['usable cores']} usable cores, {described['system']}; "
         f"Python {described['python']}, numpy {described['numpy']}, "
-        f"gymnasium {described['gymnasium']}; {described['date']}; load average at the start {load}"
-        + (" (other programs kept the cores busy: too noisy to judge by)" if is_busy else "")
+        f"gymnasium {described['gymnasium']}; {described['date']}{use}"
+        + (": too noisy to judge by" if is_busy else "")
     )
+
+
+def _share_in_use(seconds: float = 0.5) -> float | None:
+    """The share of all cores' time that is used while this process sleeps; None = unknown.
+
+    Not the load average, in which the programs of a minute ago still count.
+    """
+    before = _core_times()
+    sleep(seconds)
+    after = _core_times()
+    if before is None or after is None:
+        return None
+    idle, total = (b - a for a, b in zip(before, after, strict=True))
+    return round(1 - idle / total, 2) if total else None
+
+
+def _core_times() -> tuple[int, int] | None:
+    """Idle and all ticks of all cores so far."""
+    try:
+        line = Path("/proc/stat").read_text().split("\n", 1)[0]
+    except OSError:
+        return None
+    ticks = [
+        int(word) for word in line.split()[1:9]
+    ]  # user nice system idle iowait irq softirq steal
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 def _cpu() -> str:
