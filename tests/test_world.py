@@ -505,6 +505,7 @@ def test_the_signature_is_the_documented_one():
     assert list(inspect.signature(World.evaluate).parameters)[1:] == [
         *("episodes", "seed", "options", "video", "reset_mode", "dataset", "episodes_idx"),
         *("start_steps", "goal_offset", "eval_budget", "callables", "success", "progress"),
+        *("schedule", "min_ready"),
     ]
 
 
