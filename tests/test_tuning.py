@@ -198,6 +198,11 @@ def test_the_straggler_is_named():
     assert "takes 5 µs on average" in held_up_by(alike)[0]
 
 
+def test_the_first_of_a_shard_is_no_straggler_for_its_cold_caches():
+    first_is_cold = Figures([18e-6, 8e-6, 7e-6, 8e-6], [1e-3] * 4, [0.5])
+    assert len(held_up_by(first_is_cold)) == 2
+
+
 def test_bench_explains_each_number_of_environments():
     spread, figures = Spread(1, 1, 1), Figures([1e-3], [1e-3], [0.5])
     rows = [Row(4, "SyncVectorEnv", spread, None, None, (1.0,))]
