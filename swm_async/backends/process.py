@@ -25,6 +25,7 @@ from swm_workers import registrations
 from swm_workers.memory import Block
 from swm_workers.protocol import (
     HEADER,
+    NEAR,
     NO_LAYOUT,
     BuildArguments,
     Built,
@@ -51,7 +52,7 @@ class ProcessBackend:
     ) -> None:
         self._cores = list(cores)
         self._awake_s = awake_s
-        self._orders: dict[int, Sequence[int]] = {}
+        self._orders: dict[int, Sequence[tuple[int, int]]] = {}
         """In which order replies of all workers are read, by the core that this process is on."""
         self._whole_infos = whole_infos
         self.shards: Sequence[ShardRange] = list(shards)
@@ -186,34 +187,34 @@ class ProcessBackend:
         core = current_core() if self._cores else NO_CORE
         known = self._orders.get(core) if len(workers) == len(processes) else None
         order = known or self._order(core, workers)
-        flag, header = -1, b""
-        for k in reversed(order):
-            if flags[k] != flag:
-                flag = flags[k]
-                header = HEADER.pack(number, kind, flag, 0, version, 0)
+        asked, header = -1, b""
+        for k, near in reversed(order):
+            if flags[k] | near != asked:
+                asked = flags[k] | near
+                header = HEADER.pack(number, kind, asked, 0, version, 0)
             try:
                 processes[workers[k]].send(header, b"", deadline)
             except Lost as lost:
                 replies[k] = lost
         nothing = HEADER.pack(number, 0, 0, 0, version, 0)
-        for k in order:
+        for k, near in order:
             process = processes[workers[k]]
             if replies[k] is None:
                 try:
-                    if awake_s and (core < 0 or process.core != core):
+                    if awake_s and not near:
                         process.look()
                     replies[k] = process.receive(number, deadline, nothing)
                 except Lost as lost:
                     replies[k] = lost
         return replies
 
-    def _order(self, core: int, workers: Sequence[int]) -> Sequence[int]:
-        """Positions in ``workers``: first whoever is pinned to this core."""
+    def _order(self, core: int, workers: Sequence[int]) -> Sequence[tuple[int, int]]:
+        """Positions in ``workers``, each with ``NEAR`` or 0: first whoever is on this core."""
         positions = range(len(workers))
         if not self._cores:
-            return positions
-        near = [k for k in positions if self._cores[workers[k]] == core]
-        order = near + [k for k in positions if self._cores[workers[k]] != core]
+            return [(k, 0) for k in positions]
+        near = [(k, NEAR) for k in positions if self._cores[workers[k]] == core]
+        order = near + [(k, 0) for k in positions if self._cores[workers[k]] != core]
         if len(workers) == len(self.workers):
             self._orders[core] = order
         return order

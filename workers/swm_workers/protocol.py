@@ -49,6 +49,8 @@ SAME_STEP: Final = 4
 """An environment that finishes in a step is reset in it."""
 NEXT_STEP: Final = 8
 """An environment that finished in its last step is reset instead of stepped."""
+NEAR: Final = 16
+"""The pool is on the worker's own core: to look for the next command would take that from it."""
 
 
 class Role(enum.Enum):

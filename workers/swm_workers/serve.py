@@ -36,6 +36,7 @@ from swm_workers.protocol import (
     ALL,
     FORGET,
     HEADER,
+    NEAR,
     NO_LAYOUT,
     BuildArguments,
     Built,
@@ -164,8 +165,10 @@ class _Server:
         pack, unpack, size = HEADER.pack, HEADER.unpack, HEADER.size
         command_fd, reply_fd, handlers = self._command_fd, self._reply_fd, self._handlers
         self._born_s = idle_since = clock()
+        flags = 0
         while True:
-            self._waiter.look_again()  # nothing comes before the reply to the last was read
+            if not flags & NEAR:
+                self._waiter.look_again()  # nothing comes before the reply to the last was read
             if not (data := read(command_fd, size)):
                 break
             busy_since = clock()
