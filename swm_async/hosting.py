@@ -24,8 +24,11 @@ from swm_async.reproduce import Recorder
 from swm_async.restarts import Restarts
 from swm_workers import snapshot
 from swm_workers.layout import Array
-from swm_workers.protocol import ALL, SAME_STEP, Built, Failure, Role
+from swm_workers.protocol import ALL, NEXT_STEP, SAME_STEP, Built, Failure, Role
 from swm_workers.spaces import Space, control_size, control_views, leaves, same_space
+
+_MOST_ENDS = 256
+"""Ends of episodes that are noted at most before they are added up."""
 
 _all: weakref.WeakSet[Hosting] = weakref.WeakSet()
 
@@ -79,6 +82,7 @@ class Hosting:
         self.seeds: Array = np.full(num_envs, -1, np.int64)
         self._episode_steps: Array = np.zeros(num_envs, np.int64)
         self._steps_of_all = 0
+        self._ends: list[tuple[int, Array]] = []
         self.need_reset: Array = np.ones(num_envs, np.bool_)
         self._some_need_reset = True
         self._backend = backend
@@ -97,10 +101,25 @@ class Hosting:
     @property
     def episode_steps(self) -> Array:
         """``(N,) int64``: steps of each running episode."""
-        if self._steps_of_all:  # those without a mask, which are not added up one by one
-            self._episode_steps += self._steps_of_all
-            self._steps_of_all = 0
+        if self._steps_of_all or self._ends:
+            self._add_up_steps()
         return self._episode_steps
+
+    def note_ends(self, rows: Array) -> None:
+        """Episodes of these rows ended in the last step; a reset within steps follows."""
+        # A next step that is a reset is none of the new episode.
+        unpaid = 1 if self._resets == NEXT_STEP else 0
+        self._ends.append((self._steps_of_all + unpaid, rows))
+        if len(self._ends) == _MOST_ENDS:
+            self._add_up_steps()
+
+    def _add_up_steps(self) -> None:
+        """Count the steps without a mask, and the ends, which are noted as they come."""
+        self._episode_steps += self._steps_of_all
+        for before, rows in self._ends:
+            self._episode_steps[rows] = self._steps_of_all - before
+        self._steps_of_all = 0
+        self._ends.clear()
 
     def _build(self) -> tuple[Space, Space]:
         results = self._backend.build(self._start_deadline())

@@ -251,7 +251,7 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._ended[:] = False
         else:
             self._ended[selected] = False
-        result = self._observations(), self._infos(())
+        result = self._observations(), self._infos(None)
         _raise(errors, result)
         return result
 
@@ -336,17 +336,18 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
             rewards[rows] = control.rewards[rows]
             terminations[rows] = control.terminateds[rows]
             truncations[rows] = control.truncateds[rows]
-        done: Sequence[int] = ()
-        # Searching bytes is several times faster than any().
-        if 1 in terminations.tobytes() or 1 in truncations.tobytes():
-            done = np.flatnonzero(terminations | truncations).tolist()
+        finished = terminations | truncations
+        done: Array | None = None
+        if 1 in finished.tobytes():  # several times faster than any()
+            done = finished.nonzero()[0]
         if self.autoreset_mode is AutoresetMode.DISABLED:
             self._ended[slice(None) if rows is None else rows] = False
-            self._ended[list(done)] = True
-        elif done:
-            self._engine.episode_steps[done] = 0
+            if done is not None:
+                self._ended[done] = True
+        elif done is not None:
+            self._engine.note_ends(done)
         is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        infos = self._infos(done if is_same_step else ())
+        infos = self._infos(done if is_same_step else None)
         result = self._observations(), rewards, terminations, truncations, infos
         if errors:
             _raise(errors, result)
@@ -363,13 +364,18 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
             given = [private_copy(part) for part in given]
         return assemble(self.single_observation_space, given)
 
-    def _infos(self, done: Sequence[int]) -> dict[str, Any]:
-        """Gymnasium's infos of the last call, added up environment by environment."""
+    def _infos(self, done: Array | None) -> dict[str, Any]:
+        """Gymnasium's infos of the last call, added up environment by environment.
+
+        Args:
+            done: ``(n,)`` env indices that finished and were reset in this step; None = none.
+        """
         whole = self._engine.whole
         if not whole:
-            return self._only_final_observations(done) if done else {}
+            return {} if done is None else self._only_final_observations(done)
         infos: dict[str, Any] = {}
-        parts: dict[int, dict[Role, Any]] = {i: {Role.FINAL_INFO: {}} for i in done}
+        finished = () if done is None else done.tolist()
+        parts: dict[int, dict[Role, Any]] = {i: {Role.FINAL_INFO: {}} for i in finished}
         for i, role, data in whole:
             parts.setdefault(i, {})[role] = snapshot.loads(data)
         for i in sorted(parts):
@@ -386,11 +392,16 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
                 infos = self._add_info(infos, part[Role.INFO], i)
         return infos
 
-    def _only_final_observations(self, done: Sequence[int]) -> dict[str, Any]:
+    def _only_final_observations(self, done: Array) -> dict[str, Any]:
         """What ``_infos`` gives where no environment has reported any key."""
-        observations = np.full(self.num_envs, None, np.object_)
-        for i in done:
-            observations[i] = self._final_observation(i)
+        observations = np.empty(self.num_envs, np.object_)
+        if self._one_array:
+            taken = self._engine.store.observations[1][done]
+            for i, row in zip(done.tolist(), taken, strict=True):
+                observations[i] = row
+        else:
+            for i in done.tolist():
+                observations[i] = self._final_observation(i)
         mask = np.zeros(self.num_envs, np.bool_)
         mask[done] = True
         return {

@@ -65,8 +65,7 @@ class Shard:
         self._observation_leaves: tuple[Leaf, ...] = ()
         self._observation_rows: list[list[Any] | None] = []
         self._observe: bool = False
-        self._box: list[Any] | None = None
-        self._box_shape: tuple[int, ...] = ()
+        self._final_box: Any = None
         self._only_action: Any = None
         self._failures: list[Failure] = []
         self._objects: list[tuple[int, int, bytes]] = []
@@ -168,7 +167,8 @@ class Shard:
         # A Dict or Tuple space may have no leaves at all.
         whole = [leaf for leaf in self._observation_leaves if leaf.path == ()]
         is_box = self._observe and any(leaf.dtype is not None and leaf.shape for leaf in whole)
-        box = self._observation_rows[0] if is_box else None
+        box = self._observation_rows[0] if is_box else [None] * (last - first)
+        self._final_box = self._observation_rows[-1] if is_box else None
         form = (whole[0].dtype, whole[0].shape) if is_box else (None, None)
         acted = [leaf for leaf in self._action_leaves if leaf.path == ()]
         self._only_action = self._control.actions[0] if acted else None
@@ -230,18 +230,23 @@ class Shard:
             self._until_sampled = SAMPLED_EVERY - 1
             steps = self._timed_steps
         resets = flags & (SAME_STEP | NEXT_STEP)
+        some_ended = resets == NEXT_STEP and True in ended
         if rows is self.all:
             terminateds[:] = truncateds[:] = self._no_flags
         else:
             for k in rows:
                 terminateds[k] = truncateds[k] = False
-        for k, action in zip(rows, self._actions(rows, objects), strict=True):
+            steps, box = [steps[k] for k in rows], [box[k] for k in rows]
+        actions = self._actions(rows, objects)
+        for k, action, step, place in zip(rows, actions, steps, box, strict=True):
             try:
-                if ended[k]:
+                if some_ended and ended[k]:
                     self._reset_instead(k)
                     continue
-                observation, reward, terminated, truncated, info = steps[k](action)
-                rewards[k] = reward if reward.__class__ in _REALS else _real(reward)
+                observation, reward, terminated, truncated, info = step(action)
+                # One class is compared sooner than it is found among some.
+                is_real = reward.__class__ is float or reward.__class__ in _REALS
+                rewards[k] = reward if is_real else _real(reward)
                 if terminated is not False or truncated is not False:
                     terminateds[k] = terminated = _flag(terminated, "terminated")
                     truncateds[k] = truncated = _flag(truncated, "truncated")
@@ -256,7 +261,7 @@ class Shard:
                     and observation.dtype is dtype
                     and observation.shape == shape
                 ):
-                    box[k][...] = observation
+                    place[...] = observation
                 elif self._observe:
                     self._write_observation(k, observation)
                 if info or not settled[k] or info.__class__ is not dict:
@@ -294,6 +299,14 @@ class Shard:
             self._whole_infos.add(k, Role.FINAL_OBSERVATION, observation)
 
     def _write_exactly(self, k: int, observation: Any) -> bool:
+        _, dtype, shape, _ = self._hot_observations
+        if (
+            observation.__class__ is _ndarray
+            and observation.dtype is dtype
+            and observation.shape == shape
+        ):
+            self._final_box[k][...] = observation
+            return True
         count = len(self._observation_leaves)
         targets = self._observation_rows[count:]
         parts = []
