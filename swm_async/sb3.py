@@ -312,11 +312,12 @@ class _OwnSource:
 class _RowInfos(VectorEnv):
     """Tells what each environment reported instead of adding it up as Gymnasium does."""
 
-    def _infos(self, done: Sequence[int]) -> dict[str, Any]:
+    def _infos(self, done: Array | None) -> dict[str, Any]:
         parts: list[dict[Role, Any]] = [{} for _ in range(self.num_envs)]
         for i, role, data in self._engine.whole:
             parts[i][role] = snapshot.loads(data)
-        finished = frozenset(done)
+        # In ascending order, and found at once.
+        finished = {} if done is None else dict.fromkeys(done.tolist())
         return {
             "infos": [
                 part.get(Role.FINAL_INFO if i in finished else Role.INFO, {})
@@ -326,9 +327,9 @@ class _RowInfos(VectorEnv):
                 i: parts[i][Role.FINAL_OBSERVATION]
                 if Role.FINAL_OBSERVATION in parts[i]
                 else self._final_observation(i)
-                for i in done
+                for i in finished
             },
-            "reset_infos": {i: parts[i].get(Role.INFO, {}) for i in done},
+            "reset_infos": {i: parts[i].get(Role.INFO, {}) for i in finished},
         }
 
 
