@@ -4,6 +4,7 @@ import os
 import select
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 import envs
 from swm_async import EnvPool, VectorEnv, arguments
 from swm_async.arguments import awake_seconds, usable_cores
-from swm_workers import waiting
+from swm_async.backends import process
+from swm_workers import protocol, waiting
 from swm_workers.waiting import AWAKE_S, Waiter
 
 
@@ -67,6 +69,37 @@ def test_without_seconds_nobody_looks(monkeypatch):
         waiter.look()
         waiter.look_again()
     assert (sight.looks, sight.gifts) == (0, 0)
+
+
+def test_whoever_shares_a_core_with_the_writer_does_not_look(monkeypatch):
+    sight = Sight(monkeypatch)
+    waiter = Waiter(0, 10.0)
+    for _ in range(1000):
+        waiter.look_again(protocol.NEAR)
+    assert (sight.looks, sight.gifts) == (0, 0)
+    sight.comes_after = 1
+    waiter.look_again()  # nothing was in vain
+    assert (sight.looks, sight.gifts) == (1, 1)
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="needs two cores")
+def test_only_the_worker_on_the_pools_own_core_is_told_that_it_is_near(monkeypatch):
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    with EnvPool([envs.Ledger] * 4, num_workers=2, pin_workers=True) as pool:
+        backend = pool._engine._backend
+        pool.reset(seed=0)
+        written = {}
+
+        def write(fd, data):
+            written[fd] = protocol.HEADER.unpack(data)[2] & protocol.NEAR
+            return os.write(fd, data)
+
+        monkeypatch.setattr(process, "os", SimpleNamespace(write=write, urandom=os.urandom))
+        for here in (*cores, cores[0]):
+            monkeypatch.setattr(process, "current_core", lambda here=here: here)
+            pool.step(np.zeros((4, 2), np.float32))
+            told = {w.core: written[w.command_fd] for w in backend.workers}
+            assert told == {core: protocol.NEAR if core == here else 0 for core in cores}
 
 
 def test_looks_in_vain_are_followed_by_more_and_more_waits_asleep(monkeypatch):

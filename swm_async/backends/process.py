@@ -182,7 +182,7 @@ class ProcessBackend:
         its reply comes first: while we sleep it runs, and we are back as soon as it sleeps. Woken
         from another core we would come late.
         """
-        processes, awake_s = self.workers, self._awake_s
+        processes, awake_s, write = self.workers, self._awake_s, os.write
         replies: list[Any] = [None] * len(workers)
         core = current_core() if self._cores else NO_CORE
         known = self._orders.get(core) if len(workers) == len(processes) else None
@@ -192,17 +192,21 @@ class ProcessBackend:
             if flags[k] | near != asked:
                 asked = flags[k] | near
                 header = HEADER.pack(number, kind, asked, 0, version, 0)
+            process = processes[workers[k]]
             try:
-                processes[workers[k]].send(header, b"", deadline)
-            except Lost as lost:
-                replies[k] = lost
+                write(process.command_fd, header)
+            except OSError:
+                try:
+                    process.send(header, b"", deadline)
+                except Lost as lost:
+                    replies[k] = lost
         nothing = HEADER.pack(number, 0, 0, 0, version, 0)
         for k, near in order:
             process = processes[workers[k]]
             if replies[k] is None:
+                if awake_s and not near:
+                    process.look()
                 try:
-                    if awake_s and not near:
-                        process.look()
                     replies[k] = process.receive(number, deadline, nothing)
                 except Lost as lost:
                     replies[k] = lost

@@ -62,7 +62,7 @@ class WorkerProcess:
         self._process_fd = _CLOSED
         _live.add(self)
         try:
-            command_read, self._command_fd = self._pipe(ours=1)
+            command_read, self.command_fd = self._pipe(ours=1)
             # With both ends open here, writing to a dead worker is no SIGPIPE, which may kill.
             self._theirs.remove(command_read)
             self._fds.append(command_read)
@@ -73,7 +73,7 @@ class WorkerProcess:
             self._socket = socket.socket(fileno=above_standard(ours.detach()))
             self._fault_fd = anonymous_file()
             self._fds.append(self._fault_fd)
-            os.set_blocking(self._command_fd, False)
+            os.set_blocking(self.command_fd, False)
             self._socket.setblocking(False)
             passed = (command_read, reply_write, lifeline_read, self._theirs[-1], self._fault_fd)
             self._process = self._spawn(passed, threads)
@@ -133,7 +133,7 @@ class WorkerProcess:
             self._send_parts((header, payload), deadline)
             return
         try:
-            os.write(self._command_fd, header)
+            os.write(self.command_fd, header)
         except BlockingIOError:
             self._send_parts((header,), deadline)
         except OSError as error:
@@ -158,7 +158,7 @@ class WorkerProcess:
     def _write_some(self, view: memoryview, deadline: float | None, caught: Caught) -> int:
         while True:
             try:
-                return os.write(self._command_fd, view)
+                return os.write(self.command_fd, view)
             except BlockingIOError:
                 self._await_room(deadline, caught)
             except OSError as error:
@@ -168,12 +168,12 @@ class WorkerProcess:
 
     def _await_room(self, deadline: float | None, caught: Caught) -> None:
         started = time.monotonic()
-        poller = self._poller(self._command_fd, select.POLLOUT)
+        poller = self._poller(self.command_fd, select.POLLOUT)
         while True:
             step_end = time.monotonic() + _PATIENCE_S
             ends = step_end if deadline is None else min(deadline, step_end)
             ready = dict(poller.poll(_milliseconds(ends)))
-            if self._command_fd in ready:
+            if self.command_fd in ready:
                 return
             if ready:
                 raise self._lost()
@@ -357,16 +357,16 @@ class WorkerProcess:
 
     def start_closing(self, number: int) -> None:
         """Ask the worker to close its environments and leave."""
-        if self._command_fd == _CLOSED:
+        if self.command_fd == _CLOSED:
             return
         try:
-            os.write(self._command_fd, pack(number, Command.CLOSE, 0, NO_LAYOUT, 0))
+            os.write(self.command_fd, pack(number, Command.CLOSE, 0, NO_LAYOUT, 0))
         except BlockingIOError:
             return  # it is stuck: the end of file or the kill will do
         finally:
-            self._fds.remove(self._command_fd)
-            os.close(self._command_fd)
-            self._command_fd = _CLOSED
+            self._fds.remove(self.command_fd)
+            os.close(self.command_fd)
+            self.command_fd = _CLOSED
 
     def finish_closing(self, number: int, deadline: float) -> Any:
         """Wait for the end; returns the reply to CLOSE ``number``, None if there is none."""
@@ -387,7 +387,7 @@ class WorkerProcess:
 
     def release(self) -> None:
         """Give back every descriptor; the process has ended."""
-        self._command_fd = self.reply_fd = _CLOSED
+        self.command_fd = self.reply_fd = _CLOSED
         fds, self._fds = self._fds, []
         if self._process_fd >= 0:
             fds.append(self._process_fd)

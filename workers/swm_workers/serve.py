@@ -167,8 +167,8 @@ class _Server:
         self._born_s = idle_since = clock()
         flags = 0
         while True:
-            if not flags & NEAR:
-                self._waiter.look_again()  # nothing comes before the reply to the last was read
+            # Nothing comes before the reply to the last was read.
+            self._waiter.look_again(flags & NEAR)
             if not (data := read(command_fd, size)):
                 break
             busy_since = clock()
@@ -180,10 +180,10 @@ class _Server:
             result = handlers[kind](flags, arguments)
             payload = b"" if result is None else pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
             idle_since = clock()
-            self._busy_s += idle_since - busy_since
             write(reply_fd, pack(number, 0, 0, 0, version, len(payload)))
             if payload:
                 self._write_all(payload)
+            self._busy_s += idle_since - busy_since
         self._close(0, None)
         self._descriptors.close()
 

@@ -42,8 +42,13 @@ class Waiter:
         if self._asleep or not self._poll(0):
             self.look_again()
 
-    def look_again(self) -> None:
-        """The same for whoever has just looked: it gives way first."""
+    def look_again(self, near: int = 0) -> None:
+        """The same for whoever has just looked: it gives way first.
+
+        ``near``: not 0 = who writes is on this core and would have to wait for it; sleep at once.
+        """
+        if near:
+            return
         if self._asleep:
             self._asleep -= 1
             return
