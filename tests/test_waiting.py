@@ -87,7 +87,9 @@ def test_only_the_worker_on_the_pools_own_core_is_told_that_it_is_near(monkeypat
     cores = sorted(os.sched_getaffinity(0))[:2]
     with EnvPool([envs.Ledger] * 4, num_workers=2, pin_workers=True) as pool:
         backend = pool._engine._backend
+        actions = np.zeros((4, 2), np.float32)
         pool.reset(seed=0)
+        pool.step(actions)  # the first one tells of the layout, too
         written = {}
 
         def write(fd, data):
@@ -97,7 +99,7 @@ def test_only_the_worker_on_the_pools_own_core_is_told_that_it_is_near(monkeypat
         monkeypatch.setattr(process, "os", SimpleNamespace(write=write, urandom=os.urandom))
         for here in (*cores, cores[0]):
             monkeypatch.setattr(process, "current_core", lambda here=here: here)
-            pool.step(np.zeros((4, 2), np.float32))
+            pool.step(actions)
             told = {w.core: written[w.command_fd] for w in backend.workers}
             assert told == {core: protocol.NEAR if core == here else 0 for core in cores}
 
