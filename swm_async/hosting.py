@@ -82,7 +82,7 @@ class Hosting:
         self.seeds: Array = np.full(num_envs, -1, np.int64)
         self._episode_steps: Array = np.zeros(num_envs, np.int64)
         self._steps_of_all = 0
-        self._ends: list[tuple[int, Array]] = []
+        self._ends: list[tuple[int, list[int]]] = []
         self.need_reset: Array = np.ones(num_envs, np.bool_)
         self._some_need_reset = True
         self._backend = backend
@@ -105,7 +105,7 @@ class Hosting:
             self._add_up_steps()
         return self._episode_steps
 
-    def note_ends(self, rows: Array) -> None:
+    def note_ends(self, rows: list[int]) -> None:
         """Episodes of these rows ended in the last step; a reset within steps follows."""
         # A next step that is a reset is none of the new episode.
         unpaid = 1 if self._resets == NEXT_STEP else 0

@@ -312,24 +312,23 @@ class _OwnSource:
 class _RowInfos(VectorEnv):
     """Tells what each environment reported instead of adding it up as Gymnasium does."""
 
-    def _infos(self, done: Array | None) -> dict[str, Any]:
+    def _infos(self, done: Sequence[int], finished: Array) -> dict[str, Any]:
         parts: list[dict[Role, Any]] = [{} for _ in range(self.num_envs)]
         for i, role, data in self._engine.whole:
             parts[i][role] = snapshot.loads(data)
-        # In ascending order, and found at once.
-        finished = {} if done is None else dict.fromkeys(done.tolist())
+        ended = frozenset(done)
         return {
             "infos": [
-                part.get(Role.FINAL_INFO if i in finished else Role.INFO, {})
+                part.get(Role.FINAL_INFO if i in ended else Role.INFO, {})
                 for i, part in enumerate(parts)
             ],
             "final_observations": {
                 i: parts[i][Role.FINAL_OBSERVATION]
                 if Role.FINAL_OBSERVATION in parts[i]
                 else self._final_observation(i)
-                for i in finished
+                for i in done
             },
-            "reset_infos": {i: parts[i].get(Role.INFO, {}) for i in finished},
+            "reset_infos": {i: parts[i].get(Role.INFO, {}) for i in done},
         }
 
 
