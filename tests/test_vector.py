@@ -24,7 +24,7 @@ from conftest import WORKER_COUNTS
 from probe_env import Probe
 from same import assert_same
 from swm_async import EnvError, VectorEnv, WorkerDied, make_vec
-from vector_envs import Countdown, Doubling, OddInfos, Walk, cart_pole
+from vector_envs import Countdown, Doubling, OddInfos, ThreeSteps, Walk, cart_pole
 
 N = 4
 MODES = list(AutoresetMode)
@@ -306,3 +306,31 @@ def test_record_video_films_all_environments(tmp_path):
         assert film.stat().st_size > 0
     assert len(frames["theirs"]) == 5
     assert_same(frames["ours"], frames["theirs"])
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("mode", "good_steps"), [("NextStep", 3 + 1 + 1), ("SameStep", 3 + 1)])
+def test_an_error_names_the_step_of_the_episode_after_resets_within_steps(
+    mode, good_steps, num_workers
+):
+    makers = [partial(ThreeSteps, raises_at=(2, 2))] * 2
+    with VectorEnv(makers, num_workers=num_workers, autoreset_mode=mode) as env:
+        env.reset(seed=0)
+        for _ in range(good_steps):
+            env.step(np.zeros(2, np.int64))
+        with pytest.raises(EnvError) as caught:
+            env.step(np.zeros(2, np.int64))
+        assert [failure.episode_step for failure in caught.value.failures] == [2, 2]
+
+
+@pytest.mark.parametrize(("mode", "period"), [("NextStep", 4), ("SameStep", 3)])
+def test_many_ends_of_episodes_are_counted_and_not_kept(mode, period):
+    with VectorEnv([ThreeSteps] * 2, num_workers=0, autoreset_mode=mode) as env:
+        env.reset(seed=0)
+        kept = []
+        for _ in range(1000 * period + 2):
+            env.step(np.zeros(2, np.int64))
+            kept.append(len(env._engine._ends))
+        assert 100 < max(kept) < 256
+        # In next-step mode the first step after the end is a reset, and counts for nothing.
+        assert env._engine.episode_steps.tolist() == [2, 2]

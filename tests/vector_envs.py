@@ -185,3 +185,26 @@ def cart_pole():
 def limited_walk():
     """Five steps at most, by a wrapper."""
     return gymnasium.wrappers.TimeLimit(Walk("rgb_array"), 5)
+
+
+class ThreeSteps(gymnasium.Env):
+    """Episodes of three steps; one step raises, which is told by its episode and number."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+    episodes = 0
+
+    def __init__(self, raises_at=None):
+        self.raises_at = raises_at
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episodes += 1
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if (self.episodes, self.steps) == self.raises_at:
+            raise RuntimeError("here")
+        return np.zeros(1, np.float32), 0.0, self.steps == 3, False, {}
