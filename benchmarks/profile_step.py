@@ -6,7 +6,7 @@
 N = 8, 32 and 256 environments that do nothing, with and without World's infos (10 keys, one of
 64×64×3 pixels), 2 workers. Both sides read the same clock (`time.perf_counter`, which on Linux is
 CLOCK_MONOTONIC for all processes) and are instrumented from outside: in this process the `os` that
-the module of workers sees writes down when it reads and writes; in the workers an environment's
+the modules of the backend see writes down when it reads and writes; in the workers an environment's
 factory finds the server and wraps what carries out its steps.
 """
 
@@ -25,7 +25,7 @@ from infos import WorldLike
 from reporting import parser, progress, publish, read
 
 from swm_async import EnvPool
-from swm_async.backends import worker
+from swm_async.backends import process, worker
 from swm_async.benchmarking import Spread, in_words, machine
 from swm_async.terminal import markdown_table, text_table
 from swm_workers import serve
@@ -43,7 +43,7 @@ PARTS = (
 )
 """They add up to the step: the way over the worker that ends last."""
 DETAILS = (
-    "all writes",
+    "all writes (the worker on this core runs within the last)",
     "a command until it is read",
     "a worker's work",
     "of it the steps themselves",
@@ -125,12 +125,13 @@ class NotingOs:
 
 @contextmanager
 def noting() -> Iterator[NotingOs]:
-    """Let the module of workers see a noting `os`."""
-    before, worker.os = worker.os, NotingOs()  # type: ignore[assignment, attr-defined]
+    """Let the modules that talk to workers see a noting `os`."""
+    noted = NotingOs()
+    process.os = worker.os = noted  # type: ignore[assignment, attr-defined]
     try:
-        yield worker.os  # type: ignore[attr-defined, misc]
+        yield noted
     finally:
-        worker.os = before  # type: ignore[attr-defined]
+        process.os = worker.os = os  # type: ignore[attr-defined]
 
 
 class StepTimes(NamedTuple):
@@ -173,8 +174,8 @@ class StepTimes(NamedTuple):
 def noted_steps(pool: EnvPool, actions: Any, steps: int) -> list[StepTimes]:
     """Make so many instrumented steps, and one more whose commands tell the end of the last."""
     backend: Any = pool._engine._backend
-    command_fds = [process._command_fd for process in backend.workers]
-    reply_fds = [process.reply_fd for process in backend.workers]
+    command_fds = [each.command_fd for each in backend.workers]
+    reply_fds = [each.reply_fd for each in backend.workers]
     first_rows = [shard.first for shard in backend.shards]
     spans, parents = [], []
     _take(pool, first_rows)

@@ -35,8 +35,10 @@ from info_envs import (
     unrebuildable,
 )
 from swm_async import EnvPool
-from swm_async.backends.process import WorkerProcess
+from swm_async.backends import process
+from swm_async.backends.worker import WorkerProcess
 from swm_async.errors import EnvError, InfoTypeError, InfoValueError
+from swm_workers.protocol import HEADER
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
@@ -708,6 +710,17 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         counts["long commands"] += bool(payload)
         send(self, header, payload, deadline)
 
+    class CountingOs:
+        """What the backend sees as ``os``: it writes commands without a payload itself."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def write(self, fd: int, data: bytes) -> int:
+            counts["commands"] += 1
+            counts["long commands"] += len(data) != HEADER.size or HEADER.unpack(data)[-1] > 0
+            return os.write(fd, data)
+
     def counting_receive(self: Any, *arguments: Any) -> Any:
         reply = receive(self, *arguments)
         counts["replies"] += 1
@@ -715,6 +728,7 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         return reply
 
     monkeypatch.setattr(WorkerProcess, "send", counting_send)
+    monkeypatch.setattr(process, "os", CountingOs())
     monkeypatch.setattr(WorkerProcess, "receive", counting_receive)
     return counts
 
