@@ -11,6 +11,7 @@ its own, and soak.py and memory.py, which test rather than measure.
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -58,6 +59,14 @@ def command(script: Script, *, quick: bool, out: Path) -> list[str]:
     return [sys.executable, path, "--out", str(out), *(arguments or ())]
 
 
+def show(out: Path) -> None:
+    """Put the pictures where the pages show them."""
+    pictures = HERE / "pictures"
+    pictures.mkdir(exist_ok=True)
+    for picture in sorted(out.glob("*.png")):
+        shutil.copy(picture, pictures)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -75,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if subprocess.run(line, cwd=HERE.parent).returncode != 0:
             failed.append(script.name)
         print(f"{script.name}: {perf_counter() - began:.0f} s", flush=True)
+    if not given.quick:
+        show(given.out)
     print(f"\nall: {(perf_counter() - started) / 60:.1f} minutes")
     if failed:
         print(f"failed: {', '.join(failed)}")

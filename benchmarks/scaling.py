@@ -25,7 +25,9 @@ class Constants:
         step: The coordinator, per step.
         row: The coordinator, per environment.
         message: The coordinator, per worker: one command written, one reply read.
-        wake: From a command written to its reply read, less all work: two wake-ups.
+        wake: What a step takes beyond all work, two wake-ups. Less than nothing where everybody
+            has a core and stays awake: work is measured in processes that sleep between messages,
+            and takes less in one that does not.
         command: A worker, per command.
         env: A worker, per environment, on top of the environment's own time.
         byte: A worker, per byte of infos.
@@ -57,10 +59,12 @@ class Load:
     policy_s: float = 0.0
 
 
-def coordinator_seconds(constants: Constants, load: Load) -> float:
-    """What the coordinator itself computes for a step, without the policy."""
+def coordinator_seconds(constants: Constants, load: Load, cores: int) -> float:
+    """How long a step is the coordinator's alone on so many cores, without the policy."""
     c = constants
-    return c.step + c.row * load.num_envs + c.message * load.num_workers
+    is_awake = load.num_workers <= cores
+    wake = c.wake if is_awake else max(c.wake, 0.0)  # who shares a core sleeps
+    return max(0.0, c.step + c.row * load.num_envs + c.message * load.num_workers + wake)
 
 
 def worker_seconds(constants: Constants, load: Load) -> float:
@@ -73,12 +77,8 @@ def worker_seconds(constants: Constants, load: Load) -> float:
 def step_seconds(constants: Constants, load: Load, cores: int) -> float:
     """The time of a step on so many cores."""
     turns = ceil(load.num_workers / cores)
-    return (
-        load.policy_s
-        + coordinator_seconds(constants, load)
-        + constants.wake
-        + turns * worker_seconds(constants, load)
-    )
+    messages = coordinator_seconds(constants, load, cores)
+    return load.policy_s + messages + turns * worker_seconds(constants, load)
 
 
 def balance(constants: Constants, envs_per_worker: int, env_s: float, env_bytes: int = 0) -> float:

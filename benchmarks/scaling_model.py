@@ -141,7 +141,7 @@ def measure_constants(rounds: int, seconds: float) -> tuple[Constants, dict[str,
         for size in REPORTED_SIZES
     )
     byte = max(large - small, 0.0) / (REPORTED * (REPORTED_SIZES[1] - REPORTED_SIZES[0]))
-    wake = max(float(np.median(walls)), 0.0)
+    wake = float(np.median(walls))
     constants = Constants(step, row, message, wake, command, env, byte)
     return constants, {"coordinator": coordinator, "worker": worker}
 
@@ -169,7 +169,7 @@ def constants_table(constants: Constants, error: dict[str, float]) -> list[list[
         ["step", "coordinator, per step", _us(c.step), coordinator],
         ["row", "coordinator, per environment", _ns(c.row), coordinator],
         ["message", "coordinator, per worker", _us(c.message), coordinator],
-        ["wake", "two wake-ups, per step", _us(c.wake), "a median"],
+        ["wake", "two wake-ups, or what staying awake saves", _us(c.wake), "a median"],
         ["command", "worker, per step", _us(c.command), worker],
         ["env", "worker, per environment", _ns(c.env), worker],
         ["bandwidth", "worker, infos", per_gb, "two points"],
@@ -198,7 +198,7 @@ def predicted_table(constants: Constants) -> list[list[str]]:
             line += [
                 f"{load.num_envs / seconds:,.0f}",
                 f"{ENVS_PER_WORKER * env_s / seconds:.0%}",
-                f"{coordinator_seconds(constants, load) / seconds:.0%}",
+                f"{coordinator_seconds(constants, load, cores) / seconds:.0%}",
             ]
         cells.append([*line, f"{balance(constants, ENVS_PER_WORKER, env_s):,.0f}"])
     return cells
