@@ -35,7 +35,10 @@ test-upstream: .venv-upstream/.installed ## run stable-worldmodel's own code on 
 
 test-ray: test-ray-quick ## run pools on Ray: its own tests, then those that every backend must pass
 	SWM_ASYNC_TEST_BACKEND=ray .venv-ray/bin/python -m pytest tests/test_pool_contract.py \
-	    tests/test_pool_property.py tests/test_restarts.py tests/test_overlap.py $(PYTEST_ARGS)
+	    tests/test_pool_property.py tests/test_infos.py tests/test_infos_property.py \
+	    tests/test_handles.py tests/test_restarts.py tests/test_overlap.py \
+	    tests/test_faults_failures.py tests/test_faults_masks.py tests/test_worker_policy.py \
+	    -rs $(PYTEST_ARGS)
 
 test-ray-quick: .venv-ray/.installed ## run the tests of Ray's own alone
 	.venv-ray/bin/python -m pytest tests/test_ray.py tests/test_ray_cluster.py -rs $(PYTEST_ARGS)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+import pytest
+
 from fake_ray import FakeRay
 from swm_async import EnvPool, VectorEnv, World
 from swm_async.backends.ray_cluster import on_this_machine_alone
@@ -27,6 +29,10 @@ INIT: Final[dict[str, Any]] = {
     "log_to_driver": False,
     "logging_level": "error",
 }
+
+processes_only = pytest.mark.skipif(
+    ENABLED, reason="of processes of its own: their exit codes, output, messages or memory"
+)
 
 # Seconds that actors which were killed are given to end.
 END_S: Final = 10.0

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 from gymnasium.error import ClosedEnvironmentError
 
+from on_ray import KILLED, processes_only
 from processes import has_gone
 from rogue_env import RaisesWhenItGoes, Rogue
 from swm_async import EnvError, EnvPool, WorkerDied
@@ -18,6 +19,7 @@ SOON_S = 5.0
 """Far more than an error takes to come, far less than any wait of the pool's for something."""
 
 
+@processes_only
 def test_a_crash_in_compiled_code_names_the_signal_and_shows_where_python_stood():
     pool = EnvPool([Rogue], num_workers=1)
     pool.reset(seed=0)
@@ -40,6 +42,7 @@ def test_workers_that_die_in_the_same_step_are_all_named():
     assert all(has_gone(pid) for pid in pids)
 
 
+@processes_only
 def test_an_exception_in_one_worker_does_not_hide_the_death_of_another():
     pool = EnvPool([Rogue] * 2, num_workers=2)
     pool.reset(seed=0)
@@ -69,7 +72,7 @@ def test_a_worker_that_dies_right_after_its_reply_is_reported_by_the_next_call(c
     victim = pool.call("pid")[0]
     os.kill(victim, signal.SIGKILL)  # and it is not waited for
     started = time.monotonic()
-    with pytest.raises(WorkerDied, match=r"environment 0 .*SIGKILL") as caught:
+    with pytest.raises(WorkerDied, match=rf"(?s)environment 0 .*{KILLED}") as caught:
         call(pool)
     assert time.monotonic() - started < SOON_S
     assert (caught.value.env_indices, caught.value.pid) == ((0,), victim)
@@ -84,7 +87,7 @@ def test_a_worker_that_dies_right_after_its_reply_is_replaced_by_the_next_call(c
         pool.step([0, 0])
         victim, other = pool.call("pid")
         os.kill(victim, signal.SIGKILL)
-        with pytest.warns(UserWarning, match="environment 0 built anew.*SIGKILL"):
+        with pytest.warns(UserWarning, match=f"(?s)environment 0 built anew.*{KILLED}"):
             call(pool)
         pids = pool.call("pid")
         assert pids[0] != victim
@@ -181,6 +184,7 @@ def _fail_with_a_destructor():
     raise ValueError(f"the first error, before {type(kept).__name__}")
 
 
+@processes_only
 def test_a_destructor_that_raises_does_not_hide_the_error(capfd):
     with pytest.raises(EnvError) as caught:
         EnvPool([_fail_with_a_destructor], num_workers=1)
@@ -191,6 +195,7 @@ def test_a_destructor_that_raises_does_not_hide_the_error(capfd):
     assert "Exception ignored in" in capfd.readouterr().err
 
 
+@processes_only
 @pytest.mark.parametrize("then", ["return", "raise"])
 def test_a_forked_child_that_comes_back_from_its_environment_ends(capfd, then):
     with EnvPool([Rogue] * 2, num_workers=2) as pool:

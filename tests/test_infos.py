@@ -34,6 +34,7 @@ from info_envs import (
     unpicklable,
     unrebuildable,
 )
+from on_ray import processes_only
 from swm_async import EnvPool
 from swm_async.backends import process
 from swm_async.backends.worker import WorkerProcess
@@ -743,6 +744,7 @@ EQUAL_INFO = {
 }
 
 
+@processes_only
 def test_steps_whose_infos_fit_send_no_payload_with_a_constant_string_among_them(
     messages: dict[str, int],
 ) -> None:
@@ -757,6 +759,7 @@ def test_steps_whose_infos_fit_send_no_payload_with_a_constant_string_among_them
         assert infos["task"] == [["a constant string"]] * 2
 
 
+@processes_only
 def test_a_string_that_comes_back_after_another_one_is_sent_again(
     messages: dict[str, int],
 ) -> None:
@@ -772,6 +775,7 @@ def test_a_string_that_comes_back_after_another_one_is_sent_again(
         assert replies == [1, 1, 1, 0, 1, 0, 1]
 
 
+@processes_only
 def test_a_value_that_a_reset_took_away_is_sent_again(messages: dict[str, int]) -> None:
     with pool_of([{"a": "x"}, {"a": "x"}, {}, {}, {"a": "x"}], num_workers=1) as pool:
         pool.reset()
@@ -787,6 +791,7 @@ def test_a_value_that_a_reset_took_away_is_sent_again(messages: dict[str, int]) 
 
 
 @needs_proc
+@processes_only
 @pytest.mark.filterwarnings("ignore:.*becomes a list")
 @pytest.mark.parametrize("infos", [memory.two_of_everything, memory.new_strings])
 def test_memory_stays_flat_whatever_infos_keep_changing(infos: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from fake_pool import ByNumber, Countdown
+from on_ray import KILLED
 from swm_async import (
     EnvError,
     EnvPool,
@@ -243,7 +244,7 @@ def test_a_worker_that_died_gets_its_policies_again():
                 alive = False
 
     world = simulator_world(4, 2, on_failure="restart")
-    with world, pytest.warns(UserWarning, match="SIGKILL"):
+    with world, pytest.warns(UserWarning, match=KILLED):
         run(world)
     assert [returns[k] for k in range(8)] == [3, 4, 5, 6, 3, 4, 5, 6]
 
