@@ -9,8 +9,11 @@ import re
 import select
 import sys
 import time
+import warnings
 from collections.abc import Generator, Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -60,6 +63,13 @@ def pytest_runtest_makereport(
     if call.excinfo is not None:
         item.stash[_raised] = True
     return (yield)
+
+
+def array(values: Any, dtype: Any) -> np.ndarray:
+    """An array; numpy warns of times without a unit from 2.5 on, which exist all the same."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The 'generic' unit", DeprecationWarning)
+        return np.array(values, dtype)
 
 
 @pytest.fixture(scope="session", autouse=True)

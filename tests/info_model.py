@@ -101,9 +101,10 @@ def fill_of(dtype: np.dtype) -> Any:
     fill = np.zeros((), dtype)
     for name in dtype.names or ():
         fill[name] = fill_of(dtype[name].base)
-    nothing = {"f": np.nan, "c": complex(np.nan, np.nan), "m": "NaT", "M": "NaT"}
-    if dtype.kind in nothing:
-        fill[...] = np.array(nothing[dtype.kind], dtype)
+    if dtype.kind in "mM":
+        return np.array(np.iinfo(np.int64).min).view(dtype)  # not a time
+    if dtype.kind in "fc":
+        fill[...] = np.nan if dtype.kind == "f" else complex(np.nan, np.nan)
     return fill
 
 

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import NUM_ENVS, WORKER_COUNTS
+from conftest import NUM_ENVS, WORKER_COUNTS, array
 from info_compare import difference
 from info_envs import (
     Colour,
@@ -117,7 +117,7 @@ def scalars(dtype: str) -> st.SearchStrategy[np.generic]:
         return st.sampled_from([np.void(b"abc"), np.void(b"\0\0\0")])
     if kind in "mM":
         times = ["NaT"] if dtype == "M8" else TIMES  # without a unit there is no date
-        return st.sampled_from(times).map(lambda time: np.array(time, dtype)[()])
+        return st.sampled_from(times).map(lambda time: array(time, dtype)[()])
     return numbers(dtype)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import plain_id
+from conftest import array, plain_id
 from info_envs import Count, Length, Name, memory_mapped, read_only, strided, swapped
 from swm_workers.layout import (
     ALIGNMENT,
@@ -39,10 +39,6 @@ class Level(enum.IntEnum):
 
 def slot(dtype: Any, shape: tuple[int, ...] = ()) -> Slot:
     return Slot(Kind.ARRAY, np.dtype(dtype), shape, Place(1, 0), Place(1, 64), False)
-
-
-def array(values: Any, dtype: Any) -> np.ndarray:
-    return np.array(values, dtype)
 
 
 # Forms.

@@ -52,6 +52,9 @@ def bootstrap_command(passed: Sequence[int]) -> list[str]:
     if home not in path:
         path.append(home)
     flags = _interpreter_flags()
+    if sys.version_info >= (3, 11):
+        # The path is ours. Looking for the directory of a script fails where that was removed.
+        flags.append("-P")
     return [sys.executable, *flags, "-c", _BOOTSTRAP, *(str(fd) for fd in passed), *path]
 
 

@@ -172,7 +172,8 @@ def fill_value(dtype: Dtype) -> Array:
     elif dtype.kind == "c":
         fill[...] = complex(math.nan, math.nan)
     elif dtype.kind in "mM":
-        fill[...] = np.array("NaT", dtype)
+        # By its bits: from numpy 2.5 on, text for times without a unit is warned of.
+        fill[...] = np.array(np.iinfo(np.int64).min).view(dtype.newbyteorder("="))
     return fill
 
 
