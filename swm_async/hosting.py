@@ -83,6 +83,7 @@ class Hosting:
         self._episode_steps: Array = np.zeros(num_envs, np.int64)
         self._steps_of_all = 0
         self._ends: list[tuple[int, list[int]]] = []
+        """Which rows' episodes ended after how many of these steps, in order."""
         self.need_reset: Array = np.ones(num_envs, np.bool_)
         self._some_need_reset = True
         self._backend = backend

@@ -84,9 +84,9 @@ def test_whoever_shares_a_core_with_the_writer_does_not_look(monkeypatch):
 
 @pytest.mark.skipif(usable_cores() < 2, reason="needs two cores")
 def test_only_the_worker_on_the_pools_own_core_is_told_that_it_is_near(monkeypatch):
-    cores = sorted(os.sched_getaffinity(0))[:2]
     with EnvPool([envs.Ledger] * 4, num_workers=2, pin_workers=True) as pool:
         backend = pool._engine._backend
+        cores = backend._cores
         actions = np.zeros((4, 2), np.float32)
         pool.reset(seed=0)
         pool.step(actions)  # the first one tells of the layout, too
@@ -100,7 +100,7 @@ def test_only_the_worker_on_the_pools_own_core_is_told_that_it_is_near(monkeypat
         for here in (*cores, cores[0]):
             monkeypatch.setattr(process, "current_core", lambda here=here: here)
             pool.step(actions)
-            told = {w.core: written[w.command_fd] for w in backend.workers}
+            told = dict(zip(cores, (written[w.command_fd] for w in backend.workers), strict=True))
             assert told == {core: protocol.NEAR if core == here else 0 for core in cores}
 
 

@@ -89,7 +89,7 @@ class ProcessBackend:
     def _start(self, worker: int) -> WorkerProcess:
         try:
             core = self._cores[worker] if self._cores else NO_CORE
-            started = WorkerProcess(self._threads, core, self._awake_s)
+            started = WorkerProcess(self._threads, self._awake_s)
         except OSError as error:
             raise PoolError(
                 f"worker {worker + 1} of {len(self.shards)} could not be started: {error}. Each "

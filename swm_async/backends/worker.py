@@ -51,8 +51,7 @@ class WorkerProcess:
     Whoever makes one holds Ctrl-C back until it is kept somewhere: nobody else ends it.
     """
 
-    def __init__(self, threads: int | None, core: int, awake_s: float) -> None:
-        self.core = core
+    def __init__(self, threads: int | None, awake_s: float) -> None:
         self.exit_code: int | None = None
         self.gone = False
         self._fds: list[int] = []
