@@ -62,8 +62,9 @@ class EnvPool(PoolFigures):
         threads_per_worker: cap for OpenMP, BLAS, torch and OpenCV threads; None = no cap.
         pin_workers: keep worker k, and what its environments start, on one core; None = where
             there is exactly one worker per usable core.
-        spin: let the pool and its workers look for each other's messages for up to 0.2 ms before
-            they sleep, giving way to whoever needs the core; None = where every worker has one.
+        spin: let the pool and its workers look for each other's messages for up to 0.2 ms (after
+            long steps 1 ms) before they sleep, giving way to whoever needs the core; None = where
+            every worker has one.
         record_actions: keep the actions of running episodes; a failure then leaves a file in
             the working directory that ``swm-async replay`` plays back.
         ray_options: for ``backend="ray"``, of each actor: ``num_cpus`` (1), ``num_gpus``,

@@ -1,5 +1,6 @@
 """Waiting awake changes nothing but the time that it takes, and never goes on in vain."""
 
+import math
 import os
 import select
 import time
@@ -16,6 +17,9 @@ from swm_async.arguments import awake_seconds, usable_cores
 from swm_async.backends import process
 from swm_workers import protocol, waiting
 from swm_workers.waiting import AWAKE_S, Waiter
+
+NOW = math.inf
+"""There was no work before the wait."""
 
 
 class Sight:
@@ -46,19 +50,19 @@ class Sight:
 
 def test_what_is_there_is_seen_at_the_first_look(monkeypatch):
     sight = Sight(monkeypatch, comes_after=0)
-    Waiter(0, 10.0).look()
+    Waiter(0, 10.0).look(NOW)
     assert (sight.looks, sight.gifts) == (1, 0)
 
 
 def test_whoever_has_just_looked_gives_way_first(monkeypatch):
     sight = Sight(monkeypatch, comes_after=0)
-    Waiter(0, 10.0).look_again()
+    Waiter(0, 10.0).look_again(NOW)
     assert (sight.looks, sight.gifts) == (1, 1)
 
 
 def test_the_core_is_given_away_between_two_looks(monkeypatch):
     sight = Sight(monkeypatch, comes_after=4)
-    Waiter(0, 10.0).look()
+    Waiter(0, 10.0).look(NOW)
     assert (sight.looks, sight.gifts) == (5, 4)
 
 
@@ -66,19 +70,31 @@ def test_without_seconds_nobody_looks(monkeypatch):
     sight = Sight(monkeypatch)
     waiter = Waiter(0, 0.0)
     for _ in range(1000):
-        waiter.look()
-        waiter.look_again()
+        waiter.look(NOW)
+        waiter.look_again(NOW)
     assert (sight.looks, sight.gifts) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("work_s", "awake_s"), [(0, 10), (80, 10), (160, 20), (400, 50), (1e6, 50)]
+)
+def test_after_long_work_a_wait_stays_awake_for_longer_but_not_for_ever(
+    monkeypatch, work_s, awake_s
+):
+    sight = Sight(monkeypatch)
+    sight.now = 1e6
+    Waiter(0, 10.0).look(sight.now - work_s)
+    assert sight.now - 1e6 == awake_s + 1  # the clock ticks once between two looks
 
 
 def test_whoever_shares_a_core_with_the_writer_does_not_look(monkeypatch):
     sight = Sight(monkeypatch)
     waiter = Waiter(0, 10.0)
     for _ in range(1000):
-        waiter.look_again(protocol.NEAR)
+        waiter.look_again(NOW, protocol.NEAR)
     assert (sight.looks, sight.gifts) == (0, 0)
     sight.comes_after = 1
-    waiter.look_again()  # nothing was in vain
+    waiter.look_again(NOW)  # nothing was in vain
     assert (sight.looks, sight.gifts) == (1, 1)
 
 
@@ -112,7 +128,7 @@ def test_looks_in_vain_are_followed_by_more_and_more_waits_asleep(monkeypatch):
         waits = 0
         gifts = sight.gifts
         while sight.gifts == gifts:
-            waiter.look()
+            waiter.look(NOW)
             waits += 1
         asleep_between.append(waits - 1)
         assert sight.gifts - gifts == 11  # of 1 s each: one more than 10 s hold
@@ -123,11 +139,11 @@ def test_what_comes_in_time_makes_the_next_waits_awake_again(monkeypatch):
     sight = Sight(monkeypatch)
     waiter = Waiter(0, 10.0)
     for _ in range(1 + 1 + 1 + 3):
-        waiter.look()
+        waiter.look(NOW)
     sight.comes_after = 0
     for _ in range(3):
         looks = sight.looks
-        waiter.look()
+        waiter.look(NOW)
         assert sight.looks == looks + 1
 
 
@@ -140,9 +156,9 @@ def test_a_core_that_is_given_back_late_is_left_to_others(monkeypatch):
 
     monkeypatch.setattr(waiting.os, "sched_yield", give_way)
     waiter = Waiter(0, 10.0)
-    waiter.look()
+    waiter.look(NOW)
     looks = sight.looks
-    waiter.look()
+    waiter.look(NOW)
     assert sight.looks == looks
 
 
@@ -150,10 +166,10 @@ def test_a_wait_on_a_pipe_ends_by_itself_and_leaves_what_is_in_it():
     read, write = os.pipe()
     try:
         waiter = Waiter(read, 1e-3)
-        waiter.look()  # nothing there
+        waiter.look(NOW)  # nothing there
         os.write(write, b"here")
-        waiter.look()
-        waiter.look()
+        waiter.look(NOW)
+        waiter.look(NOW)
         assert os.read(read, 16) == b"here"
     finally:
         os.close(read)
@@ -165,7 +181,7 @@ def test_a_closed_pipe_is_something_to_read():
     os.close(write)
     waiter = Waiter(read, 60.0)
     started = time.monotonic()
-    waiter.look_again()
+    waiter.look_again(NOW)
     assert time.monotonic() - started < 30
     os.close(read)
 

@@ -201,11 +201,12 @@ class ProcessBackend:
                 except Lost as lost:
                     replies[k] = lost
         nothing = HEADER.pack(number, 0, 0, 0, version, 0)
+        sent_s = time.perf_counter()
         for k, near in order:
             process = processes[workers[k]]
             if replies[k] is None:
                 if awake_s and not near:
-                    process.look()
+                    process.look(sent_s)
                 try:
                     replies[k] = process.receive(number, deadline, nothing)
                 except Lost as lost:

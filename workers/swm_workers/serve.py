@@ -164,11 +164,11 @@ class _Server:
         read, write, clock = os.read, os.write, time.perf_counter
         pack, unpack, size = HEADER.pack, HEADER.unpack, HEADER.size
         command_fd, reply_fd, handlers = self._command_fd, self._reply_fd, self._handlers
-        self._born_s = idle_since = clock()
+        self._born_s = busy_since = idle_since = clock()
         flags = 0
         while True:
             # Nothing comes before the reply to the last was read.
-            self._waiter.look_again(flags & NEAR)
+            self._waiter.look_again(busy_since, flags & NEAR)
             if not (data := read(command_fd, size)):
                 break
             busy_since = clock()

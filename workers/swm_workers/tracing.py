@@ -98,7 +98,7 @@ class SpanRecorder:
 
         return noted
 
-    def look_again(self, near: int) -> None:
+    def look_again(self, since: float, near: int) -> None:
         """What ``Waiter.look_again`` does, after a command has been noted."""
         busy_s, waiting_s = self._totals()
         end = self._born_s + busy_s + waiting_s
@@ -108,7 +108,7 @@ class SpanRecorder:
             steps = self._steps_done() - self._steps_before
             self._log.note(end - (busy_s - self._busy_before_s), end, self._kind, steps)
         self._busy_before_s = busy_s
-        self.waiter.look_again(near)
+        self.waiter.look_again(since, near)
 
     def finish(self) -> WorkerSpans:
         """Everything up to now, in the middle of the command that ends the trace."""
