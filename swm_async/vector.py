@@ -75,8 +75,8 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         pin_workers: keep worker k, and what its environments start, on one core; None = where
             there is exactly one worker per usable core.
         spin: let the environments and their workers look for each other's messages for up to
-            0.2 ms (after long steps 1 ms) before they sleep, giving way to whoever needs the core; None = where every
-            worker has one.
+            0.2 ms (after long steps 1 ms) before they sleep, giving way to whoever needs the core;
+            None = where every worker has one.
 
     Raises:
         RuntimeError, ValueError: the environments' spaces differ.
