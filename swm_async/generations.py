@@ -21,11 +21,11 @@ from swm_workers.layout import (
     ObservationSlot,
     Place,
     Slot,
-    aligned,
     array_view,
     fill_value,
     flags_view,
     itemsize,
+    start_of,
     tensor_view,
 )
 from swm_workers.memory import Block
@@ -50,6 +50,7 @@ class Blocks:
 
     Args:
         num_envs: N.
+        seam: see ``Layout``.
         leaves: the leaves of the observation space; none = observations are not kept.
         control: block 0, which holds actions, rewards and flags.
         new_block: makes shared memory of a size.
@@ -58,11 +59,13 @@ class Blocks:
     def __init__(
         self,
         num_envs: int,
+        seam: int,
         leaves: Sequence[Leaf],
         control: Block,
         new_block: Callable[[int], Block],
     ) -> None:
         self._num_envs = num_envs
+        self.seam = seam
         self._leaves = tuple(leaves)
         self._new_block = new_block
         self._blocks: dict[int, Block] = {0: control}
@@ -85,18 +88,22 @@ class Blocks:
         for key, slot in slots.items():
             place = None
             if slot.kind is not Kind.OBJECT:
-                place = Place(number, offset)
-                offset += aligned(slot_bytes(count, slot.kind, slot.dtype, slot.shape))
-            placed[key] = slot._replace(place=place, flags=Place(number, offset))
-            offset += aligned(2 * count)
+                size = row_bytes(slot.kind, slot.dtype, slot.shape)
+                place = Place(number, start_of(offset, size, self.seam))
+                offset = place.offset + count * size
+            flags = Place(number, start_of(offset, 1, self.seam))
+            placed[key] = slot._replace(place=place, flags=flags)
+            offset = flags.offset + 2 * count
         observed: list[ObservationSlot | None] = []
         for leaf in self._leaves:
             if leaf.dtype is None:
                 observed.append(None)
                 continue
-            observed.append(ObservationSlot(leaf.dtype, leaf.shape, Place(number, offset)))
-            offset += aligned(count * leaf.dtype.itemsize * math.prod(leaf.shape))
-        layout = Layout(self.take_version(), count, 0, placed, tuple(observed))
+            size = leaf.dtype.itemsize * math.prod(leaf.shape)
+            place = Place(number, start_of(offset, size, self.seam))
+            observed.append(ObservationSlot(leaf.dtype, leaf.shape, place))
+            offset = place.offset + count * size
+        layout = Layout(self.take_version(), count, self.seam, 0, placed, tuple(observed))
         made = Generation(layout)
         if slots or self._leaves:
             made.blocks.add(self.allocate(offset))
@@ -149,9 +156,9 @@ class Blocks:
         return version
 
 
-def slot_bytes(num_envs: int, kind: Kind, dtype: Any, shape: tuple[int, ...]) -> int:
-    """Bytes that the rows of a slot take."""
-    return num_envs * itemsize(kind, dtype) * math.prod(shape)
+def row_bytes(kind: Kind, dtype: Any, shape: tuple[int, ...]) -> int:
+    """Bytes that one row of a slot takes."""
+    return itemsize(kind, dtype) * math.prod(shape)
 
 
 def same_slots(first: Layout, second: Layout) -> bool:

@@ -148,11 +148,12 @@ class Hosting:
         observed = leaves(self.observation_space) if observations else ()
         # What a reset within a step would hide has places of its own behind the others.
         kept = observed * 2 if self._resets == SAME_STEP else observed
-        block = backend.new_block(control_size(count, action_leaves))
-        self.control = control_views(block.buffer, count, action_leaves)
+        seam = self.shards[0].last
+        block = backend.new_block(control_size(count, seam, action_leaves))
+        self.control = control_views(block.buffer, count, seam, action_leaves)
         self.actions = ActionWriter(self.action_space, action_leaves, count, self.control.actions)
         try:
-            self.store = InfoStore(count, kept, block, backend.new_block)
+            self.store = InfoStore(count, seam, kept, block, backend.new_block)
         except BaseException:
             block.close()
             raise

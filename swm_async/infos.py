@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from swm_async.generations import Blocks, Generation, is_free, same_slots, slot_bytes
+from swm_async.generations import Blocks, Generation, is_free, row_bytes, same_slots
 from swm_async.info_rows import copy_row, fill, python_value
 from swm_workers import snapshot
 from swm_workers.layout import (
@@ -24,11 +24,11 @@ from swm_workers.layout import (
     Natural,
     Place,
     Slot,
-    aligned,
     common_dtype,
     fits,
     flags_view,
     natural,
+    start_of,
     survives,
 )
 from swm_workers.memory import Block
@@ -74,6 +74,7 @@ class InfoStore:
 
     Args:
         num_envs: N.
+        seam: see ``Layout``.
         leaves: the leaves of the observation space; none = observations are not kept.
         control: the number and the block that hold actions, rewards and flags.
         new_block: makes shared memory of a size.
@@ -82,12 +83,13 @@ class InfoStore:
     def __init__(
         self,
         num_envs: int,
+        seam: int,
         leaves: Sequence[Leaf],
         control: Block,
         new_block: Callable[[int], Block],
     ) -> None:
         self._num_envs = num_envs
-        self._blocks = Blocks(num_envs, leaves, control, new_block)
+        self._blocks = Blocks(num_envs, seam, leaves, control, new_block)
         self._spare: Generation | None = None
         self._previous: Generation | None = None
         self._replaced: list[_Replaced] = []
@@ -401,11 +403,12 @@ class InfoStore:
             old = now.layout.slots.get(key)
             changed = old is None or old[:3] != wish[:3]
             if wish.kind is not Kind.OBJECT and changed:
-                places[key] = offset
-                offset += aligned(slot_bytes(count, wish.kind, wish.dtype, wish.shape))
+                size = row_bytes(wish.kind, wish.dtype, wish.shape)
+                places[key] = start_of(offset, size, self._blocks.seam)
+                offset = places[key] + count * size
             if old is None:
-                flag_places[key] = offset
-                offset += aligned(2 * count)
+                flag_places[key] = start_of(offset, 1, self._blocks.seam)
+                offset = flag_places[key] + 2 * count
         number = self._blocks.allocate(offset) if offset else 0
         before = now.layout.slots
         slots = dict(before)

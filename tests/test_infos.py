@@ -72,6 +72,17 @@ def values(array: np.ndarray) -> list[Any]:
     return array[:, 0].tolist()
 
 
+def test_two_workers_never_write_into_the_same_cache_line() -> None:
+    first = {"done": True, "reward": 0.5, "pair": np.zeros(2, np.float32), "name": np.array("abc")}
+    later = {"late": np.int8(3)}
+    with pool_of(*[[first, first | later]] * 6, num_workers=2, observations=True) as pool:
+        observations, _ = pool.reset()
+        infos = step(pool)
+        assert list(infos) == ["done", "reward", "pair", "name", "late", "_late"]
+        for array in (observations, *infos.values()):
+            assert array[3:].ctypes.data % 64 == 0
+
+
 # Keys: which there are, what they hold, and who reported them.
 
 

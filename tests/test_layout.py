@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conftest import array, plain_id
 from info_envs import Count, Length, Name, memory_mapped, read_only, strided, swapped
@@ -28,6 +30,7 @@ from swm_workers.layout import (
     flags_view,
     itemsize,
     natural,
+    start_of,
     storable,
     survives,
 )
@@ -373,3 +376,33 @@ def test_the_flags_of_a_slot_are_two_rows() -> None:
 def test_sizes_are_in_bytes_and_offsets_in_whole_cache_lines() -> None:
     assert itemsize(Kind.ARRAY, np.dtype("U3")) == 12
     assert [aligned(size) for size in (0, 1, 64, 65)] == [0, 64, 64, 128]
+
+
+@pytest.mark.parametrize(
+    ("free", "row_bytes", "seam", "expected"),
+    [
+        (0, 1, 16, 48),  # 16 flags end at 64
+        (10, 1, 16, 64 + 48),
+        (64, 8, 4, 64 + 32),  # 4 float64 end at 128
+        (64, 8, 8, 64),  # a line is full
+        (0, 20, 3, 4),  # "U5": 60 bytes
+        (0, 12288, 5, 0),
+        (130, 0, 7, 192),
+    ],
+)
+def test_the_row_of_the_second_worker_begins_a_cache_line(
+    free: int, row_bytes: int, seam: int, expected: int
+) -> None:
+    assert start_of(free, row_bytes, seam) == expected
+
+
+@given(st.integers(0, 10**6), st.integers(0, 1000), st.integers(1, 500), st.integers(0, 6))
+def test_arrays_begin_at_a_multiple_of_their_dtypes_alignment(
+    free: int, items: int, seam: int, power: int
+) -> None:
+    size = 2**power
+    start = start_of(free, items * size, seam)
+    assert free <= start < free + 2 * ALIGNMENT
+    assert start // ALIGNMENT >= -(-free // ALIGNMENT)
+    assert start % size == 0
+    assert (start + seam * items * size) % ALIGNMENT == 0

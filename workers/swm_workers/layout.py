@@ -84,8 +84,10 @@ class Layout(NamedTuple):
 
     version: int
     num_envs: int
+    seam: int
+    """The first row of the second worker: in every array it begins a cache line."""
     control: int
-    """The block with actions, mask, rewards and flags (see ``control.py``)."""
+    """The block with actions, mask, rewards and flags (see ``spaces.Control``)."""
     slots: dict[str, Slot]
     observations: tuple[ObservationSlot | None, ...]
 
@@ -272,6 +274,20 @@ def itemsize(kind: Kind, dtype: Any) -> int:
 def aligned(size: int) -> int:
     """The next multiple of ``ALIGNMENT``."""
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def start_of(free: int, row_bytes: int, seam: int) -> int:
+    """Where an array begins so that its row ``seam`` begins a cache line.
+
+    The rows of a bool take one byte each. Two workers that write into the same line take it
+    from each other with every write.
+
+    Args:
+        free: the first byte that is not taken; in its line nothing else will lie.
+        row_bytes: the bytes of one environment.
+        seam: the row.
+    """
+    return aligned(free) + -seam * row_bytes % ALIGNMENT
 
 
 def array_view(

@@ -120,7 +120,7 @@ class RowPlan:
             view: Array = np.ndarray((last - first, width), np.uint8, buffers[block], place)
             return view
 
-        control = control_views(buffers[layout.control], count, action_leaves)
+        control = control_views(buffers[layout.control], count, layout.seam, action_leaves)
         self.mask: Array = control.mask[first:last]
         self.actions = Columns(
             [_bytes_of(part[first:last]) for part in control.actions if part is not None]

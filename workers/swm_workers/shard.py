@@ -143,7 +143,9 @@ class Shard:
     def bind(self, layout: Layout, buffers: Mapping[int, Any]) -> None:
         """Write under another layout from now on."""
         first, last = self.first, self.first + len(self.envs)
-        control = control_views(buffers[layout.control], self.num_envs, self._action_leaves)
+        control = control_views(
+            buffers[layout.control], self.num_envs, layout.seam, self._action_leaves
+        )
         self._control = Control(
             control.mask[first:last],
             control.rewards[first:last],

@@ -7,13 +7,14 @@ MultiBinary leaves have a dtype and a shape and live in shared memory; every oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
 
-from swm_workers.layout import Array, Dtype, aligned, storable
+from swm_workers.layout import Array, Dtype, start_of, storable
 
 Space: TypeAlias = "spaces.Space[Any]"
 
@@ -123,32 +124,38 @@ class Control(NamedTuple):
     """``(N, *shape)`` for each leaf of the action space, None for objects."""
 
 
-def control_size(num_envs: int, action_leaves: Sequence[Leaf]) -> int:
+def control_size(num_envs: int, seam: int, action_leaves: Sequence[Leaf]) -> int:
     """Bytes that ``control_views`` needs."""
-    size = 3 * aligned(num_envs) + aligned(8 * num_envs)
-    for leaf in action_leaves:
-        if leaf.dtype is not None:
-            size += aligned(num_envs * leaf.dtype.itemsize * int(np.prod(leaf.shape, dtype=int)))
-    return size
+    return _control_places(num_envs, seam, action_leaves)[1]
 
 
-def control_views(buffer: Any, num_envs: int, action_leaves: Sequence[Leaf]) -> Control:
-    """Lay the fixed part over a block."""
-    offset = 0
-
-    def take(shape: tuple[int, ...], dtype: Any) -> Array:
-        nonlocal offset
-        view: Array = np.ndarray(shape, dtype, buffer, offset)
-        offset += aligned(view.nbytes)
-        return view
-
-    return Control(
-        mask=take((num_envs,), np.bool_),
-        rewards=take((num_envs,), np.float64),
-        terminateds=take((num_envs,), np.bool_),
-        truncateds=take((num_envs,), np.bool_),
-        actions=tuple(
-            None if leaf.dtype is None else take((num_envs, *leaf.shape), leaf.dtype)
-            for leaf in action_leaves
-        ),
+def control_views(buffer: Any, num_envs: int, seam: int, action_leaves: Sequence[Leaf]) -> Control:
+    """Lay the fixed part over a block; ``seam`` is that of ``Layout``."""
+    places, _ = _control_places(num_envs, seam, action_leaves)
+    views: Iterator[Array] = (
+        np.ndarray((num_envs, *shape), dtype, buffer, start) for shape, dtype, start in places
     )
+    return Control(
+        mask=next(views),
+        rewards=next(views),
+        terminateds=next(views),
+        truncateds=next(views),
+        actions=tuple(None if leaf.dtype is None else next(views) for leaf in action_leaves),
+    )
+
+
+def _control_places(
+    num_envs: int, seam: int, action_leaves: Sequence[Leaf]
+) -> tuple[list[tuple[tuple[int, ...], Any, int]], int]:
+    """Shape of a row, dtype and offset of each array, in the order of ``Control``; their end."""
+    columns: list[tuple[tuple[int, ...], Any]] = [
+        ((), np.dtype(dtype)) for dtype in (np.bool_, np.float64, np.bool_, np.bool_)
+    ]
+    columns += [(leaf.shape, leaf.dtype) for leaf in action_leaves if leaf.dtype is not None]
+    places, end = [], 0
+    for shape, dtype in columns:
+        row_bytes = dtype.itemsize * math.prod(shape)
+        start = start_of(end, row_bytes, seam)
+        places.append((shape, dtype, start))
+        end = start + num_envs * row_bytes
+    return places, end
