@@ -86,15 +86,21 @@ class Exchange:
             For each of ``workers`` the payload of its reply, None where there was none, or
             ``Lost``.
         """
-        self.refuse_nesting()
+        if self._is_under_way:
+            self.refuse_nesting()
         try:
             self._is_under_way = True
             backend, version = self._backend, self._store.version
             if arguments is None and version == self._all_know:
-                return self._run_quickly(kind, workers, flags, timeout_s)
+                number = self._number = self._number + 1
+                if timeout_s is None:
+                    return backend.broadcast(workers, number, kind, flags, version, None)
+                ends = time.monotonic() + timeout_s
+                replies = backend.broadcast(workers, number, kind, flags, version, ends)
+                return [_late(r, timeout_s) if isinstance(r, Lost) else r for r in replies]
             doubtful = self._read_all(workers, timeout_s) if self._doubtful else _NONE
             number = self._number = self._number + 1
-            replies: list[Any] = [None] * len(workers)
+            replies = [None] * len(workers)
             deadline = None if timeout_s is None else time.monotonic() + timeout_s
             for k, w in enumerate(workers):
                 replies[k] = doubtful.get(w)
@@ -122,18 +128,6 @@ class Exchange:
             return replies
         finally:
             self._is_under_way = False
-
-    def _run_quickly(
-        self, kind: Command, workers: Sequence[int], flags: Sequence[int], timeout_s: float | None
-    ) -> list[Any]:
-        """The same for commands without a payload, to workers that know the layout."""
-        number = self._number = self._number + 1
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        version = self._store.version
-        replies = self._backend.broadcast(workers, number, kind, flags, version, deadline)
-        if timeout_s is not None:
-            replies = [_late(r, timeout_s) if isinstance(r, Lost) else r for r in replies]
-        return replies
 
     def refuse_nesting(self) -> None:
         """Refuse a call from a signal's handler or a finaliser in the middle of another call."""

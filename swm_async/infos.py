@@ -103,13 +103,10 @@ class InfoStore:
         self.has_reports = False
         """Whether any environment has ever reported an info."""
         self._now = self._blocks.fresh_generation({})
+        self.version = self._now.layout.version
+        """The version of the layout in force."""
         self.infos: dict[str, Any] = {}
         """The values and companions, as a caller sees them; hand out copies of this dict."""
-
-    @property
-    def version(self) -> int:
-        """The version of the layout in force."""
-        return self._now.layout.version
 
     @property
     def observations(self) -> Sequence[Array | list[Any]]:
@@ -267,7 +264,8 @@ class InfoStore:
             # The workers have to send again what they believe to have sent.
             slots[key] = slot._replace(losses=slot.losses + 1)
         if known:
-            now.layout = now.layout._replace(version=self._blocks.take_version(), slots=slots)
+            self.version = self._blocks.take_version()
+            now.layout = now.layout._replace(version=self.version, slots=slots)
 
     def add_entry(self, name: str, value: Any) -> None:
         """Put a value of the pool's own into every dict of infos."""
@@ -473,6 +471,7 @@ class InfoStore:
 
     def _publish(self) -> None:
         """Put together what callers see, in the order in which keys appeared."""
+        self.version = self._now.layout.version
         slots = self._now.layout.slots
         self.infos = {key: self._now.values[key] for key in slots}
         for key, slot in slots.items():

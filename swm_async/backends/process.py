@@ -8,6 +8,7 @@ knows nothing of masks, layouts or infos.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import sys
@@ -203,12 +204,21 @@ class ProcessBackend:
         nothing = HEADER.pack(number, 0, 0, 0, version, 0)
         sent_s = time.perf_counter()
         for k, near in order:
+            if replies[k] is not None:
+                continue
             process = processes[workers[k]]
-            if replies[k] is None:
-                if awake_s and not near:
-                    process.look(sent_s)
+            if awake_s and not near:
+                process.look(sent_s)
+            data = b""
+            if deadline is None and not process.gone:
                 try:
-                    replies[k] = process.receive(number, deadline, nothing)
+                    data = os.read(process.reply_fd, HEADER.size)
+                except OSError as error:
+                    if error.errno != errno.EBADF:  # from the handler of a signal
+                        raise
+            if data != nothing:
+                try:
+                    replies[k] = process.receive(number, deadline, data)
                 except Lost as lost:
                     replies[k] = lost
         return replies

@@ -182,18 +182,17 @@ class WorkerProcess:
                 self.kill()
                 raise self._lost()
 
-    def receive(self, number: int, deadline: float | None, nothing: bytes = b"-") -> Any:
-        """Read the reply to command ``number``; ``nothing`` is a known reply without payload."""
-        if deadline is not None or self.gone:
-            self._await_reply(deadline)
-        try:
-            data = os.read(self.reply_fd, HEADER.size)
-        except OSError as error:
-            if error.errno != errno.EBADF:  # from the handler of a signal
-                raise
-            raise self._lost() from error
-        if data == nothing:
-            return None
+    def receive(self, number: int, deadline: float | None, data: bytes = b"") -> Any:
+        """Read the reply to command ``number``; ``data`` is its header if that was read."""
+        if not data:
+            if deadline is not None or self.gone:
+                self._await_reply(deadline)
+            try:
+                data = os.read(self.reply_fd, HEADER.size)
+            except OSError as error:
+                if error.errno != errno.EBADF:  # from the handler of a signal
+                    raise
+                raise self._lost() from error
         if len(data) != HEADER.size:
             raise self._lost()
         found, _, _, _, _, length = HEADER.unpack(data)
