@@ -16,6 +16,7 @@ import numpy as np
 
 from swm_workers.layout import (
     Array,
+    Form,
     Kind,
     Layout,
     ObservationSlot,
@@ -49,8 +50,7 @@ class Blocks:
     """Every block by its number, and the numbers of layouts.
 
     Args:
-        num_envs: N.
-        seam: see ``Layout``.
+        form: what all arrays have in common.
         leaves: the leaves of the observation space; none = observations are not kept.
         control: block 0, which holds actions, rewards and flags.
         new_block: makes shared memory of a size.
@@ -58,14 +58,12 @@ class Blocks:
 
     def __init__(
         self,
-        num_envs: int,
-        seam: int,
+        form: Form,
         leaves: Sequence[Leaf],
         control: Block,
         new_block: Callable[[int], Block],
     ) -> None:
-        self._num_envs = num_envs
-        self.seam = seam
+        self.form = form
         self._leaves = tuple(leaves)
         self._new_block = new_block
         self._blocks: dict[int, Block] = {0: control}
@@ -82,16 +80,16 @@ class Blocks:
 
     def fresh_generation(self, slots: dict[str, Slot]) -> Generation:
         """Lay all slots and observations out in one new block."""
-        count, offset = self._num_envs, 0
+        count, offset = self.form.num_envs, 0
         placed: dict[str, Slot] = {}
         number = self._next_block
         for key, slot in slots.items():
             place = None
             if slot.kind is not Kind.OBJECT:
                 size = row_bytes(slot.kind, slot.dtype, slot.shape)
-                place = Place(number, start_of(offset, size, self.seam))
+                place = Place(number, start_of(offset, size, self.form.seam))
                 offset = place.offset + count * size
-            flags = Place(number, start_of(offset, 1, self.seam))
+            flags = Place(number, start_of(offset, 1, self.form.seam))
             placed[key] = slot._replace(place=place, flags=flags)
             offset = flags.offset + 2 * count
         observed: list[ObservationSlot | None] = []
@@ -100,10 +98,10 @@ class Blocks:
                 observed.append(None)
                 continue
             size = leaf.dtype.itemsize * math.prod(leaf.shape)
-            place = Place(number, start_of(offset, size, self.seam))
+            place = Place(number, start_of(offset, size, self.form.seam))
             observed.append(ObservationSlot(leaf.dtype, leaf.shape, place))
             offset = place.offset + count * size
-        layout = Layout(self.take_version(), count, self.seam, 0, placed, tuple(observed))
+        layout = Layout(self.take_version(), self.form, 0, placed, tuple(observed))
         made = Generation(layout)
         if slots or self._leaves:
             made.blocks.add(self.allocate(offset))
@@ -111,7 +109,7 @@ class Blocks:
         return made
 
     def _make_views(self, made: Generation) -> None:
-        count = self._num_envs
+        count = self.form.num_envs
         for key, slot in made.layout.slots.items():
             buffer = self._blocks[slot.flags.block].buffer
             made.flags[key] = flags_view(buffer, count, slot.flags)
@@ -134,8 +132,8 @@ class Blocks:
         if slot.kind is Kind.TENSOR:
             import torch
 
-            return tensor_view(torch, buffer, self._num_envs, slot.dtype, slot.shape, offset)
-        return array_view(buffer, self._num_envs, slot.dtype, slot.shape, offset)
+            return tensor_view(torch, buffer, self.form.num_envs, slot.dtype, slot.shape, offset)
+        return array_view(buffer, self.form.num_envs, slot.dtype, slot.shape, offset)
 
     def allocate(self, size: int) -> int:
         """Make a block of so many bytes; returns its number."""

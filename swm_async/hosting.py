@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from swm_async.infos import InfoStore
 from swm_async.reproduce import Recorder
 from swm_async.restarts import Restarts
 from swm_workers import snapshot
-from swm_workers.layout import Array
+from swm_workers.layout import Array, Form
 from swm_workers.protocol import ALL, NEXT_STEP, SAME_STEP, Built, Failure, Role
 from swm_workers.spaces import Space, control_size, control_views, leaves, same_space
 
@@ -53,6 +53,7 @@ class Hosting:
         restarts: counts failures where what failed is built anew; None = it is not.
         check_spaces: whether all environments must have equal spaces.
         resets: the flag of resets within steps; 0 = there are none.
+        reward_dtype: float32 or float64.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Hosting:
         restarts: Restarts | None = None,
         check_spaces: bool = True,
         resets: int = 0,
+        reward_dtype: Any = np.float32,
     ) -> None:
         self.num_envs = num_envs
         self.whole: list[tuple[int, Role, bytes]] = []
@@ -75,6 +77,7 @@ class Hosting:
         """Held by whoever drives the engine, so that calls of several threads take turns."""
         self._check_spaces = check_spaces
         self._resets = resets
+        self._reward_dtype = np.dtype(reward_dtype)
         self.restarts = restarts
         self._recorder = recorder
         self.shards: Sequence[ShardRange] = backend.shards
@@ -148,12 +151,12 @@ class Hosting:
         observed = leaves(self.observation_space) if observations else ()
         # What a reset within a step would hide has places of its own behind the others.
         kept = observed * 2 if self._resets == SAME_STEP else observed
-        seam = self.shards[0].last
-        block = backend.new_block(control_size(count, seam, action_leaves))
-        self.control = control_views(block.buffer, count, seam, action_leaves)
+        form = Form(count, self.shards[0].last, self._reward_dtype)
+        block = backend.new_block(control_size(form, action_leaves))
+        self.control = control_views(block.buffer, form, action_leaves)
         self.actions = ActionWriter(self.action_space, action_leaves, count, self.control.actions)
         try:
-            self.store = InfoStore(count, seam, kept, block, backend.new_block)
+            self.store = InfoStore(form, kept, block, backend.new_block)
         except BaseException:
             block.close()
             raise

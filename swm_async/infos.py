@@ -20,6 +20,7 @@ from swm_async.info_rows import copy_row, fill, python_value
 from swm_workers import snapshot
 from swm_workers.layout import (
     Array,
+    Form,
     Kind,
     Natural,
     Place,
@@ -70,11 +71,10 @@ class _Replaced(NamedTuple):
 
 
 class InfoStore:
-    """The observations and infos of ``num_envs`` environments.
+    """The observations and infos of a pool.
 
     Args:
-        num_envs: N.
-        seam: see ``Layout``.
+        form: what all arrays have in common.
         leaves: the leaves of the observation space; none = observations are not kept.
         control: the number and the block that hold actions, rewards and flags.
         new_block: makes shared memory of a size.
@@ -82,14 +82,13 @@ class InfoStore:
 
     def __init__(
         self,
-        num_envs: int,
-        seam: int,
+        form: Form,
         leaves: Sequence[Leaf],
         control: Block,
         new_block: Callable[[int], Block],
     ) -> None:
-        self._num_envs = num_envs
-        self._blocks = Blocks(num_envs, seam, leaves, control, new_block)
+        self._num_envs = form.num_envs
+        self._blocks = Blocks(form, leaves, control, new_block)
         self._spare: Generation | None = None
         self._previous: Generation | None = None
         self._replaced: list[_Replaced] = []
@@ -402,10 +401,10 @@ class InfoStore:
             changed = old is None or old[:3] != wish[:3]
             if wish.kind is not Kind.OBJECT and changed:
                 size = row_bytes(wish.kind, wish.dtype, wish.shape)
-                places[key] = start_of(offset, size, self._blocks.seam)
+                places[key] = start_of(offset, size, self._blocks.form.seam)
                 offset = places[key] + count * size
             if old is None:
-                flag_places[key] = start_of(offset, 1, self._blocks.seam)
+                flag_places[key] = start_of(offset, 1, self._blocks.form.seam)
                 offset = flag_places[key] + 2 * count
         number = self._blocks.allocate(offset) if offset else 0
         before = now.layout.slots

@@ -248,7 +248,7 @@ class EnvPool(PoolFigures):
     def _step_result(self, rows: Array | None) -> StepResult:
         control = self._engine.control
         if rows is None:
-            rewards = control.rewards.astype(np.float32)
+            rewards = control.rewards.copy()
             terminateds, truncateds = control.terminateds.copy(), control.truncateds.copy()
         else:
             rewards = np.zeros(self.num_envs, np.float32)

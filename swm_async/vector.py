@@ -130,6 +130,7 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
             recorder=Recorder(self.env_fns, with_actions=False),
             check_spaces=observation_mode == "same",
             resets=_RESETS[self.autoreset_mode],
+            reward_dtype=np.float64,
         )
         super().__init__(engine)
         self._pending: str | None = None

@@ -723,7 +723,7 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         send(self, header, payload, deadline)
 
     class CountingOs:
-        """What the backend sees as ``os``: it writes commands without a payload itself."""
+        """What the backend sees as ``os``: it writes commands and reads replies itself."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(os, name)
@@ -733,10 +733,17 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
             counts["long commands"] += len(data) != HEADER.size or HEADER.unpack(data)[-1] > 0
             return os.write(fd, data)
 
-    def counting_receive(self: Any, *arguments: Any) -> Any:
-        reply = receive(self, *arguments)
-        counts["replies"] += 1
-        counts["long replies"] += reply is not None
+        def read(self, fd: int, size: int) -> bytes:
+            data = os.read(fd, size)
+            counts["replies"] += 1
+            counts["long replies"] += HEADER.unpack(data)[-1] > 0
+            return data
+
+    def counting_receive(self: Any, number: int, deadline: Any, data: bytes = b"") -> Any:
+        reply = receive(self, number, deadline, data)
+        if not data:
+            counts["replies"] += 1
+            counts["long replies"] += reply is not None
         return reply
 
     monkeypatch.setattr(WorkerProcess, "send", counting_send)

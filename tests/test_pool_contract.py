@@ -555,6 +555,16 @@ def test_rewards_and_flags_are_fresh_arrays_at_each_call(pool, mask):
     np.testing.assert_array_equal(third, [2 * taken, [False] * NUM_ENVS, [False] * NUM_ENVS])
 
 
+@pytest.mark.parametrize("mask", [None, SOME], ids=["all", "some"])
+def test_rewards_of_any_kind_are_rounded_to_float32(pool, mask):
+    reported = [0.1, np.float64(-1e300), 2**40 + 1, np.float16(0.1)]
+    pool.reset(options=[{"reward": reward} for reward in reported])
+    _, rewards, *_ = step(pool, mask)
+    expected = np.array([0.1, -np.inf, 2.0**40, np.float16(0.1)], np.float32)
+    expected = expected if mask is None else np.where(mask, expected, np.float32(0))
+    np.testing.assert_array_equal(rewards, expected, strict=True)
+
+
 def test_a_caller_may_change_the_returned_dict(pool):
     *_, infos = step(pool)
     steps = infos["steps"]

@@ -40,7 +40,9 @@ def test_an_exception_in_a_step_ends_only_that_environments_episode(num_workers)
         assert infos["count"].ravel().tolist() == [1, 1, 1, 0]
         _, infos = pool.reset(mask=infos["_restarted"])
         assert infos["_restarted"].tolist() == [False] * 4
-        assert pool.step(ALL)[4]["count"].ravel().tolist() == [2, 2, 2, 1]
+        _, _, _, truncateds, infos = pool.step(ALL)
+        assert truncateds.tolist() == [False] * 4
+        assert infos["count"].ravel().tolist() == [2, 2, 2, 1]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 4])
@@ -63,7 +65,9 @@ def test_a_lost_worker_takes_its_shard_along_and_comes_back(num_workers, deed, t
         after = pool.call("pid")
         assert [a != b for a, b in zip(after, before, strict=True)] == [i in lost for i in range(4)]
         pool.reset(seed=5, mask=infos["_restarted"])
-        counts = pool.step(ALL)[4]["count"].ravel().tolist()
+        _, _, _, truncateds, infos = pool.step(ALL)
+        assert truncateds.tolist() == [False] * 4
+        counts = infos["count"].ravel().tolist()
         assert counts == [1 if i in lost else 3 if mask[i] else 2 for i in range(4)]
 
 

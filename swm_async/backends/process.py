@@ -189,10 +189,12 @@ class ProcessBackend:
         known = self._orders.get(core) if len(workers) == len(processes) else None
         order = known or self._order(core, workers)
         asked, header = -1, b""
+        headers = [header] * len(workers)
         for k, near in reversed(order):
             if flags[k] | near != asked:
                 asked = flags[k] | near
                 header = HEADER.pack(number, kind, asked, 0, version, 0)
+            headers[k] = header
             process = processes[workers[k]]
             try:
                 write(process.command_fd, header)
@@ -201,7 +203,6 @@ class ProcessBackend:
                     process.send(header, b"", deadline)
                 except Lost as lost:
                     replies[k] = lost
-        nothing = HEADER.pack(number, 0, 0, 0, version, 0)
         sent_s = time.perf_counter()
         for k, near in order:
             if replies[k] is not None:
@@ -216,7 +217,7 @@ class ProcessBackend:
                 except OSError as error:
                     if error.errno != errno.EBADF:  # from the handler of a signal
                         raise
-            if data != nothing:
+            if data != headers[k]:
                 try:
                     replies[k] = process.receive(number, deadline, data)
                 except Lost as lost:

@@ -170,7 +170,7 @@ class InfoWriter:
                 sent = [_UNKNOWN] * count
                 self._sent[key] = slot.losses, sent
             target = _Target(key, slot, sent)
-            target.map(buffers, layout.num_envs, first, count)
+            target.map(buffers, layout.form.num_envs, first, count)
             self._targets[key] = target
         self._plans = {}
         self._unsettle()

@@ -79,13 +79,21 @@ class ObservationSlot(NamedTuple):
     place: Place
 
 
+class Form(NamedTuple):
+    """What all arrays of a pool have in common, under every layout."""
+
+    num_envs: int
+    seam: int
+    """The first row of the second worker: in every array it begins a cache line."""
+    rewards: Dtype
+    """float32, or float64 where they are handed out as exactly as they were reported."""
+
+
 class Layout(NamedTuple):
     """All slots of a pool at one moment; every change has a new version."""
 
     version: int
-    num_envs: int
-    seam: int
-    """The first row of the second worker: in every array it begins a cache line."""
+    form: Form
     control: int
     """The block with actions, mask, rewards and flags (see ``spaces.Control``)."""
     slots: dict[str, Slot]

@@ -4,8 +4,10 @@ Every command has exactly one reply with the same number. Both start with a head
 ``HEADER.size`` bytes; a payload of the length stated there follows only if there is
 something that did not fit into shared memory::
 
-    command   number | kind   | flags  | - | layout version | payload length
-    reply     number | status | 0      | - | layout version | payload length
+    command   number | kind | flags | - | layout version | payload length
+    reply     number | 0    | 0     | - | layout version | payload length
+
+Where neither the command nor its reply has a payload, the command itself comes back.
 
 A pipe write of one header is atomic (far below ``PIPE_BUF``), so a header is either sent
 whole or not at all, also when a signal interrupts the writer.

@@ -113,14 +113,14 @@ class RowPlan:
         action_leaves: Sequence[Leaf],
     ) -> None:
         self.count = last - first
-        count = layout.num_envs
+        count = layout.form.num_envs
 
         def column(block: int, offset: int, width: int) -> Array:
             place = offset + first * width
             view: Array = np.ndarray((last - first, width), np.uint8, buffers[block], place)
             return view
 
-        control = control_views(buffers[layout.control], count, layout.seam, action_leaves)
+        control = control_views(buffers[layout.control], layout.form, action_leaves)
         self.mask: Array = control.mask[first:last]
         self.actions = Columns(
             [_bytes_of(part[first:last]) for part in control.actions if part is not None]

@@ -180,7 +180,8 @@ class _Server:
             result = handlers[kind](flags, arguments)
             payload = b"" if result is None else pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
             idle_since = clock()
-            write(reply_fd, pack(number, 0, 0, 0, version, len(payload)))
+            is_bare = not (length or payload)
+            write(reply_fd, data if is_bare else pack(number, 0, 0, 0, version, len(payload)))
             if payload:
                 self._write_all(payload)
             self._busy_s += idle_since - busy_since

@@ -68,6 +68,8 @@ class Shard:
         self._final_box: Any = None
         self._only_action: Any = None
         self._failures: list[Failure] = []
+        self._some_flags = True
+        """Whether any flag of a row may be set."""
         self._objects: list[tuple[int, int, bytes]] = []
 
     def build(self, env_fns: Iterable[Callable[[], Any]]) -> tuple[Failure, ...]:
@@ -98,6 +100,7 @@ class Shard:
     def rebuild(self, rows: Sequence[int]) -> tuple[Failure, ...]:
         """Close these environments and make them anew; returns the factories' failures."""
         failures: list[Failure] = []
+        self._some_flags = True  # the pool calls what was broken truncated
         for k in rows:
             try:
                 self.envs[k].close()
@@ -143,9 +146,7 @@ class Shard:
     def bind(self, layout: Layout, buffers: Mapping[int, Any]) -> None:
         """Write under another layout from now on."""
         first, last = self.first, self.first + len(self.envs)
-        control = control_views(
-            buffers[layout.control], self.num_envs, layout.seam, self._action_leaves
-        )
+        control = control_views(buffers[layout.control], layout.form, self._action_leaves)
         self._control = Control(
             control.mask[first:last],
             control.rewards[first:last],
@@ -174,6 +175,7 @@ class Shard:
         form = (whole[0].dtype, whole[0].shape) if is_box else (None, None)
         acted = [leaf for leaf in self._action_leaves if leaf.path == ()]
         self._only_action = self._control.actions[0] if acted else None
+        self._is_scalar_box = bool(acted) and acted[0].is_scalar_box
         self._infos.bind(layout, buffers)
         # What every step needs, unpacked at once.
         self._hot = (
@@ -234,7 +236,9 @@ class Shard:
         resets = flags & (SAME_STEP | NEXT_STEP)
         some_ended = resets == NEXT_STEP and True in ended
         if rows is self.all:
-            terminateds[:] = truncateds[:] = self._no_flags
+            if self._some_flags:
+                terminateds[:] = truncateds[:] = self._no_flags
+                self._some_flags = False
         else:
             for k in rows:
                 terminateds[k] = truncateds[k] = False
@@ -250,6 +254,7 @@ class Shard:
                 is_real = reward.__class__ is float or reward.__class__ in _REALS
                 rewards[k] = reward if is_real else _real(reward)
                 if terminated is not False or truncated is not False:
+                    self._some_flags = True
                     terminateds[k] = terminated = _flag(terminated, "terminated")
                     truncateds[k] = truncated = _flag(truncated, "truncated")
                     if resets and (terminated or truncated):
@@ -361,8 +366,7 @@ class Shard:
             # Iterating gives numpy scalars for Discrete, arrays for everything else.
             taken: Iterable[Any] = only.copy() if len(rows) == len(only) else only[list(rows)]
             # Indexing a Box of shape () gives scalars too, where arrays are wanted.
-            is_scalar_box = self._action_leaves[0].is_scalar_box
-            return [np.array(action) for action in taken] if is_scalar_box else taken
+            return [np.array(action) for action in taken] if self._is_scalar_box else taken
         return self._nested_actions(rows, objects)
 
     def _load_objects(

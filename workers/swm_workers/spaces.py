@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
-from swm_workers.layout import Array, Dtype, start_of, storable
+from swm_workers.layout import Array, Dtype, Form, start_of, storable
 
 Space: TypeAlias = "spaces.Space[Any]"
 
@@ -115,7 +115,7 @@ class Control(NamedTuple):
     mask: Array
     """``(N,) bool``: who takes part; only the rows of the worker just asked are valid."""
     rewards: Array
-    """``(N,) float64``"""
+    """``(N,) float32`` or ``float64``"""
     terminateds: Array
     """``(N,) bool``"""
     truncateds: Array
@@ -124,16 +124,16 @@ class Control(NamedTuple):
     """``(N, *shape)`` for each leaf of the action space, None for objects."""
 
 
-def control_size(num_envs: int, seam: int, action_leaves: Sequence[Leaf]) -> int:
+def control_size(form: Form, action_leaves: Sequence[Leaf]) -> int:
     """Bytes that ``control_views`` needs."""
-    return _control_places(num_envs, seam, action_leaves)[1]
+    return _control_places(form, action_leaves)[1]
 
 
-def control_views(buffer: Any, num_envs: int, seam: int, action_leaves: Sequence[Leaf]) -> Control:
-    """Lay the fixed part over a block; ``seam`` is that of ``Layout``."""
-    places, _ = _control_places(num_envs, seam, action_leaves)
+def control_views(buffer: Any, form: Form, action_leaves: Sequence[Leaf]) -> Control:
+    """Lay the fixed part over a block."""
+    places, _ = _control_places(form, action_leaves)
     views: Iterator[Array] = (
-        np.ndarray((num_envs, *shape), dtype, buffer, start) for shape, dtype, start in places
+        np.ndarray((form.num_envs, *shape), dtype, buffer, start) for shape, dtype, start in places
     )
     return Control(
         mask=next(views),
@@ -145,17 +145,17 @@ def control_views(buffer: Any, num_envs: int, seam: int, action_leaves: Sequence
 
 
 def _control_places(
-    num_envs: int, seam: int, action_leaves: Sequence[Leaf]
+    form: Form, action_leaves: Sequence[Leaf]
 ) -> tuple[list[tuple[tuple[int, ...], Any, int]], int]:
     """Shape of a row, dtype and offset of each array, in the order of ``Control``; their end."""
     columns: list[tuple[tuple[int, ...], Any]] = [
-        ((), np.dtype(dtype)) for dtype in (np.bool_, np.float64, np.bool_, np.bool_)
+        ((), np.dtype(dtype)) for dtype in (np.bool_, form.rewards, np.bool_, np.bool_)
     ]
     columns += [(leaf.shape, leaf.dtype) for leaf in action_leaves if leaf.dtype is not None]
     places, end = [], 0
     for shape, dtype in columns:
         row_bytes = dtype.itemsize * math.prod(shape)
-        start = start_of(end, row_bytes, seam)
+        start = start_of(end, row_bytes, form.seam)
         places.append((shape, dtype, start))
-        end = start + num_envs * row_bytes
+        end = start + form.num_envs * row_bytes
     return places, end
