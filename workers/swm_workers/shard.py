@@ -235,13 +235,9 @@ class Shard:
             steps = self._timed_steps
         resets = flags & (SAME_STEP | NEXT_STEP)
         some_ended = resets == NEXT_STEP and True in ended
-        if rows is self.all:
-            if self._some_flags:
-                terminateds[:] = truncateds[:] = self._no_flags
-                self._some_flags = False
-        else:
-            for k in rows:
-                terminateds[k] = truncateds[k] = False
+        if self._some_flags:
+            self._clear_flags(rows)
+        if rows is not self.all:
             steps, box = [steps[k] for k in rows], [box[k] for k in rows]
         actions = self._actions(rows, objects)
         for k, action, step, place in zip(rows, actions, steps, box, strict=True):
@@ -278,6 +274,14 @@ class Shard:
                 self._fail(k, "step", error)
         self.steps_done += len(rows)
         return self._report()
+
+    def _clear_flags(self, rows: Sequence[int]) -> None:
+        if rows is self.all:
+            self._terminateds[:] = self._truncateds[:] = self._no_flags
+            self._some_flags = False
+            return
+        for k in rows:
+            self._terminateds[k] = self._truncateds[k] = False
 
     def stats(self, busy_s: float, waiting_s: float) -> WorkerStats:
         """What was done so far, with the seconds that its host has counted."""
