@@ -38,6 +38,8 @@ class ActionWriter:
         self.has_objects = any(target is None for target in targets)
         whole = len(leaves) == 1 and leaves[0].path == ()
         self._only = targets[0] if whole else None
+        self._dtype = None if self._only is None else self._only.dtype
+        self._shape = None if self._only is None else self._only.shape
 
     def write(self, actions: Any, rows: Array | None) -> list[tuple[Any, ...]] | None:
         """Check and write the actions of these rows.
@@ -57,8 +59,8 @@ class ActionWriter:
         if (
             only is not None
             and actions.__class__ is np.ndarray
-            and actions.dtype == only.dtype
-            and actions.shape == only.shape
+            and actions.dtype == self._dtype
+            and actions.shape == self._shape
         ):
             if rows is None:
                 only[...] = actions

@@ -14,7 +14,7 @@ import pickle
 import sys
 import time
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from swm_async.backends.base import EnvFn, Lost, ShardRange
 from swm_async.backends.cores import NO_CORE, current_core
@@ -35,6 +35,9 @@ from swm_workers.protocol import (
     pack,
 )
 
+_Turn: TypeAlias = tuple[int, WorkerProcess, int]
+"""The position of a worker among those that are asked, its process, and ``NEAR`` or 0."""
+
 
 class ProcessBackend:
     """A pool's workers, one shard each."""
@@ -53,7 +56,7 @@ class ProcessBackend:
     ) -> None:
         self._cores = list(cores)
         self._awake_s = awake_s
-        self._orders: dict[int, Sequence[tuple[int, int]]] = {}
+        self._orders: dict[int, Sequence[_Turn]] = {}
         """In which order replies of all workers are read, by the core that this process is on."""
         self._whole_infos = whole_infos
         self.shards: Sequence[ShardRange] = list(shards)
@@ -82,6 +85,7 @@ class ProcessBackend:
                 if self._is_closed:  # by another thread, or by a signal's handler
                     return Lost(old.pid, old.exit_code, "")
                 self.workers[worker] = self._start(worker)
+                self._orders.clear()
             return self._finish_building(worker, self._start_building(worker, deadline), deadline)
         except BaseException:  # Ctrl-C: whoever uses the pool again finds this worker lost
             self.workers[worker].kill()
@@ -183,19 +187,18 @@ class ProcessBackend:
         its reply comes first: while we sleep it runs, and we are back as soon as it sleeps. Woken
         from another core we would come late.
         """
-        processes, awake_s, write = self.workers, self._awake_s, os.write
+        write, read = os.write, os.read
         replies: list[Any] = [None] * len(workers)
         core = current_core() if self._cores else NO_CORE
-        known = self._orders.get(core) if len(workers) == len(processes) else None
+        known = self._orders.get(core) if len(workers) == len(self.workers) else None
         order = known or self._order(core, workers)
         asked, header = -1, b""
         headers = [header] * len(workers)
-        for k, near in reversed(order):
+        for k, process, near in reversed(order):
             if flags[k] | near != asked:
                 asked = flags[k] | near
                 header = HEADER.pack(number, kind, asked, 0, version, 0)
             headers[k] = header
-            process = processes[workers[k]]
             try:
                 write(process.command_fd, header)
             except OSError:
@@ -204,16 +207,15 @@ class ProcessBackend:
                 except Lost as lost:
                     replies[k] = lost
         sent_s = time.perf_counter()
-        for k, near in order:
+        for k, process, near in order:
             if replies[k] is not None:
                 continue
-            process = processes[workers[k]]
-            if awake_s and not near:
+            if self._awake_s and not near:
                 process.look(sent_s)
             data = b""
             if deadline is None and not process.gone:
                 try:
-                    data = os.read(process.reply_fd, HEADER.size)
+                    data = read(process.reply_fd, HEADER.size)
                 except OSError as error:
                     if error.errno != errno.EBADF:  # from the handler of a signal
                         raise
@@ -224,16 +226,16 @@ class ProcessBackend:
                     replies[k] = lost
         return replies
 
-    def _order(self, core: int, workers: Sequence[int]) -> Sequence[tuple[int, int]]:
-        """Positions in ``workers``, each with ``NEAR`` or 0: first whoever is on this core."""
-        positions = range(len(workers))
-        if not self._cores:
-            return [(k, 0) for k in positions]
-        near = [(k, NEAR) for k in positions if self._cores[workers[k]] == core]
-        order = near + [(k, 0) for k in positions if self._cores[workers[k]] != core]
+    def _order(self, core: int, workers: Sequence[int]) -> Sequence[_Turn]:
+        """In which order to read the replies of these workers: first whoever is on this core."""
+        turns = [(k, self.workers[w], self._nearness(w, core)) for k, w in enumerate(workers)]
+        order = sorted(turns, key=lambda turn: not turn[2])
         if len(workers) == len(self.workers):
             self._orders[core] = order
         return order
+
+    def _nearness(self, worker: int, core: int) -> int:
+        return NEAR if self._cores and self._cores[worker] == core else 0
 
     def ready(self, workers: Sequence[int], timeout_s: float | None) -> Collection[int]:
         """Wait until one of these busy workers has replied or died; returns all that have."""
