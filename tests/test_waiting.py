@@ -112,7 +112,9 @@ def test_only_the_worker_on_the_pools_own_core_is_told_that_it_is_near(monkeypat
             written[fd] = protocol.HEADER.unpack(data)[2] & protocol.NEAR
             return os.write(fd, data)
 
-        monkeypatch.setattr(process, "os", SimpleNamespace(write=write, urandom=os.urandom))
+        monkeypatch.setattr(
+            process, "os", SimpleNamespace(write=write, read=os.read, urandom=os.urandom)
+        )
         for here in (*cores, cores[0]):
             monkeypatch.setattr(process, "current_core", lambda here=here: here)
             pool.step(actions)
@@ -160,6 +162,49 @@ def test_a_core_that_is_given_back_late_is_left_to_others(monkeypatch):
     looks = sight.looks
     waiter.look(NOW)
     assert sight.looks == looks
+
+
+def test_after_a_hundred_finds_at_the_first_look_a_waiter_is_sure_until_it_is_in_doubt(monkeypatch):
+    sight = Sight(monkeypatch, comes_after=0)
+    waiter = Waiter(0, 10.0)
+    for _ in range(99):
+        waiter.look(NOW)
+    assert not waiter.is_sure
+    sight.comes_after = 1
+    waiter.look(NOW)  # found at the second look: it has to begin anew
+    sight.comes_after = 0
+    for _ in range(99):
+        waiter.look(NOW)
+    assert not waiter.is_sure
+    waiter.look(NOW)
+    assert waiter.is_sure
+    waiter.doubt()
+    assert not waiter.is_sure
+    waiter.look(NOW)
+    assert not waiter.is_sure
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="needs two cores")
+@pytest.mark.parametrize("late_s", [math.inf, -math.inf])
+def test_whoever_is_sure_reads_without_a_look_and_doubts_once_that_took_long(monkeypatch, late_s):
+    with EnvPool([envs.Ledger] * 4, num_workers=2, pin_workers=True) as pool:
+        backend = pool._engine._backend
+        actions = np.zeros((4, 2), np.float32)
+        pool.reset(seed=0)
+        pool.step(actions)
+        waiters = [worker.waiter for worker in backend.workers]
+        looks = []
+        for waiter in waiters:
+            waiter.is_sure = True
+            waiter.look = looks.append
+        monkeypatch.setattr(process, "current_core", lambda: backend._cores[0])
+        monkeypatch.setattr(process, "LATE_S", late_s)
+        for count in range(2, 5):
+            infos = pool.step(actions)[-1]
+            np.testing.assert_array_equal(infos["steps"], [[count]] * 4)
+        # The reply of worker 0, which is on this core, is read first, asleep.
+        assert [waiter.is_sure for waiter in waiters] == [True, late_s > 0]
+        assert len(looks) == (0 if late_s > 0 else 2)
 
 
 def test_a_wait_on_a_pipe_ends_by_itself_and_leaves_what_is_in_it():

@@ -34,6 +34,7 @@ from swm_workers.protocol import (
     CommandBody,
     pack,
 )
+from swm_workers.waiting import LATE_S
 
 _Turn: TypeAlias = tuple[int, WorkerProcess, int]
 """The position of a worker among those that are asked, its process, and ``NEAR`` or 0."""
@@ -187,7 +188,7 @@ class ProcessBackend:
         its reply comes first: while we sleep it runs, and we are back as soon as it sleeps. Woken
         from another core we would come late.
         """
-        write, read = os.write, os.read
+        write, read, clock = os.write, os.read, time.perf_counter
         replies: list[Any] = [None] * len(workers)
         core = current_core() if self._cores else NO_CORE
         known = self._orders.get(core) if len(workers) == len(self.workers) else None
@@ -206,12 +207,16 @@ class ProcessBackend:
                     process.send(header, b"", deadline)
                 except Lost as lost:
                     replies[k] = lost
-        sent_s = time.perf_counter()
+        sent_s = clock()
         for k, process, near in order:
             if replies[k] is not None:
                 continue
+            sure_s = 0.0
             if self._awake_s and not near:
-                process.look(sent_s)
+                if process.waiter.is_sure:
+                    sure_s = clock()
+                else:
+                    process.waiter.look(sent_s)
             data = b""
             if deadline is None and not process.gone:
                 try:
@@ -219,6 +224,8 @@ class ProcessBackend:
                 except OSError as error:
                     if error.errno != errno.EBADF:  # from the handler of a signal
                         raise
+            if sure_s and clock() > sure_s + LATE_S:
+                process.waiter.doubt()
             if data != headers[k]:
                 try:
                     replies[k] = process.receive(number, deadline, data)

@@ -84,7 +84,7 @@ class WorkerProcess:
         self.pid = self._process.pid
         self._process_fd = _open_process(self.pid)
         self._reply_poller = self._poller(self.reply_fd, select.POLLIN)
-        self.look = Waiter(self.reply_fd, awake_s).look
+        self.waiter = Waiter(self.reply_fd, awake_s)
 
     def _pipe(self, *, ours: int) -> tuple[int, int]:
         read, write = os.pipe()
