@@ -101,6 +101,8 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self._may_have_ended = self.autoreset_mode is AutoresetMode.DISABLED
+        self._resets_at_once = self.autoreset_mode is AutoresetMode.SAME_STEP
         self.observation_mode = observation_mode
         self.copy = copy
         self.env_fns = list(env_fns)
@@ -136,9 +138,7 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._pending: str | None = None
         self._called: Callable[[], tuple[Any, ...]] | None = None
         self._ended: Array = np.zeros(self.num_envs, np.bool_)
-        self._leaf_count = len(engine.store.observations) // (
-            2 if self.autoreset_mode is AutoresetMode.SAME_STEP else 1
-        )
+        self._leaf_count = len(engine.store.observations) // (2 if self._resets_at_once else 1)
         self._one_array = engine.has_one_observation_array
         try:
             self._set_spaces()
@@ -280,11 +280,16 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._check_not_pending("step")
         engine = self._engine
         with engine.lock:
-            engine.check_usable()
-            selected = check_mask(mask, self.num_envs)
+            is_plain = engine.is_plain()
+            if not is_plain:
+                engine.check_usable()
+            selected = None if mask is None else check_mask(mask, self.num_envs)
             rows = None if selected is None else np.flatnonzero(selected)
-            engine.make_way(rows)
-            self._check_steppable(rows)
+            if not is_plain:
+                engine.make_way(rows)
+                engine.check_ready(rows)
+            if self._may_have_ended:
+                self._check_not_ended(rows)
             objects = engine.actions.write(actions, rows)
             errors: Sequence[PoolError] = ()
             if rows is None or len(rows):
@@ -299,7 +304,9 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
             engine.check_usable()
             rows = np.arange(self.num_envs)
             engine.check_idle(rows)
-            self._check_steppable(None)
+            engine.check_ready(None)
+            if self._may_have_ended:
+                self._check_not_ended(None)
             objects = engine.actions.write(actions, None)
             engine.start_step(rows, objects)
             self._pending = "step"
@@ -315,16 +322,14 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         with self._engine.lock:
             return self._step_result(None, errors)
 
-    def _check_steppable(self, rows: Array | None) -> None:
-        self._engine.check_ready(rows)
-        if self.autoreset_mode is AutoresetMode.DISABLED:
-            late = self._ended if rows is None else self._ended[rows]
-            if late.any():
-                indices = np.flatnonzero(late) if rows is None else rows[late]
-                raise ResetNeeded(
-                    f"environments {indices.tolist()} have finished and autoreset is disabled: "
-                    'reset(options={"reset_mask": ...})'
-                )
+    def _check_not_ended(self, rows: Array | None) -> None:
+        late = self._ended if rows is None else self._ended[rows]
+        if late.any():
+            indices = np.flatnonzero(late) if rows is None else rows[late]
+            raise ResetNeeded(
+                f"environments {indices.tolist()} have finished and autoreset is disabled: "
+                'reset(options={"reset_mask": ...})'
+            )
 
     def _step_result(self, rows: Array | None, errors: Sequence[PoolError]) -> StepResult:
         control = self._engine.control
@@ -340,13 +345,12 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
             truncations[rows] = control.truncateds[rows]
         finished = terminations | truncations
         done = _places(finished)
-        if self.autoreset_mode is AutoresetMode.DISABLED:
+        if self._may_have_ended:
             self._ended[slice(None) if rows is None else rows] = False
             self._ended[done] = True
         elif done:
             self._engine.note_ends(done)
-        is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        infos = self._infos(done if is_same_step else (), finished)
+        infos = self._infos(done if self._resets_at_once else (), finished)
         result = self._observations(), rewards, terminations, truncations, infos
         if errors:
             _raise(errors, result)
