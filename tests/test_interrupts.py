@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import sys
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 from gymnasium.error import NoAsyncCallError, ResetNeeded
 
 from swm_async import EnvError, EnvPool
+from swm_async.backends import process
 from swm_async.backends.worker import WorkerProcess
 
 N = 3
@@ -196,7 +198,7 @@ def test_a_worker_that_reads_its_mask_late_reads_that_of_its_command(monkeypatch
 
         os.kill(pid, signal.SIGSTOP)
         with monkeypatch.context() as patched:
-            patched.setattr(WorkerProcess, "receive", interrupted)
+            patched.setattr(process, "os", SimpleNamespace(write=os.write, read=interrupted))
             with pytest.raises(KeyboardInterrupt):
                 pool.step(STEP, mask=SOME)
         monkeypatch.setattr(WorkerProcess, "resynchronise", awoken)
