@@ -76,11 +76,12 @@ class Engine(Hosting):
     def reset(
         self,
         selected: Array | None,
+        rows: Array | None,
         seeds: Sequence[int | None] | None,
         options: bytes | tuple[bytes | None, ...] | None,
-    ) -> list[PoolError]:
-        """Reset the rows that a mask selects, None = all, into new arrays."""
-        rows = self._all_rows if selected is None else np.flatnonzero(selected)
+    ) -> Sequence[PoolError]:
+        """Reset the rows that a mask selects; both None = all, into new arrays."""
+        rows = self._all_rows if rows is None else rows
         workers, flags = self._select(selected)
         arguments = self._reset_arguments(rows, workers, seeds, options)
         renewed = selected is None and self.store.has_reports
@@ -90,6 +91,13 @@ class Engine(Hosting):
                 self.store.renew()
         self._note_resets(rows, seeds, options)
         replies = self._exchange.run(Command.RESET, workers, flags, arguments, self._timeout_s)
+        if self._some_need_reset:
+            self._some_need_reset = bool(self.need_reset.any())
+        if not renewed and all(reply is None for reply in replies):
+            self.whole = []
+            self.store.has_reports = True
+            self._in_flight = None
+            return ()
         outcome = self._digest(rows, workers, replies, renewed=renewed)
         errors = self._judge("reset", rows, outcome)
         self._some_need_reset = bool(self.need_reset.any())
@@ -97,7 +105,7 @@ class Engine(Hosting):
             # What failed was built anew: the same reset once more, for these rows.
             again = np.zeros(self.num_envs, np.bool_)
             again[rows] = self.need_reset[rows]
-            return self.reset(again, seeds, options)
+            return self.reset(again, np.flatnonzero(again), seeds, options)
         return errors
 
     def step(

@@ -194,17 +194,20 @@ class EnvPool(PoolFigures):
             TypeError, ValueError: wrong arguments; no environment has moved.
             EnvError, WorkerDied, WorkerTimeout: an environment or a worker failed.
         """
-        with self._engine.lock:
-            self._engine.check_usable()
+        engine = self._engine
+        with engine.lock:
+            engine.check_usable()
             selected = check_mask(mask, self.num_envs)
+            rows = None if selected is None else np.flatnonzero(selected)
             seeds = check_seeds(seed, self.num_envs)
             pickled = check_options(options, self.num_envs)
             errors: Sequence[PoolError] = ()
-            if selected is None or selected.any():
-                self._engine.make_way(None if selected is None else np.flatnonzero(selected))
-                errors = self._engine.reset(selected, seeds, pickled)
+            if rows is None or len(rows):
+                engine.make_way(rows)
+                errors = engine.reset(selected, rows, seeds, pickled)
             result = self._observations(), self.infos
-            self._raise(errors, result)
+            if errors or engine.store.notes:
+                self._raise(errors, result)
             return result
 
     def step(self, actions: Any, mask: Any = None) -> StepResult:

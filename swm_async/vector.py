@@ -205,8 +205,9 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         with engine.lock:
             engine.check_usable()
             selected, seeds, pickled = self._reset_arguments(seed, options)
-            engine.make_way(None if selected is None else np.flatnonzero(selected))
-            errors = engine.reset(selected, seeds, pickled)
+            rows = None if selected is None else np.flatnonzero(selected)
+            engine.make_way(rows)
+            errors = engine.reset(selected, rows, seeds, pickled)
             return self._reset_result(selected, errors)
 
     def reset_async(self, seed: Any = None, options: Any = None) -> None:

@@ -206,8 +206,7 @@ class Shard:
                     options=None if chosen is None else snapshot.loads(chosen),
                 )
                 self._ended[k] = False
-                if self._observe:
-                    self._write_observation(k, observation)
+                self._place_observation(k, observation)
                 self._infos.write_fresh(k, info)
             except BaseException as error:  # user code: SystemExit counts as a failure too
                 self._fail(k, "reset", error)
@@ -293,8 +292,7 @@ class Shard:
         observation, info = self.envs[k].reset()
         self._ended[k] = False
         self._rewards[k], self._terminateds[k], self._truncateds[k] = 0.0, False, False
-        if self._observe:
-            self._write_observation(k, observation)
+        self._place_observation(k, observation)
         self._infos.write_fresh(k, info)
 
     def _keep_final(self, k: int, observation: Any, info: Any) -> None:
@@ -404,6 +402,18 @@ class Shard:
                     for leaf, part in zip(self._action_leaves, self._control.actions, strict=True)
                 ],
             )
+
+    def _place_observation(self, k: int, observation: Any) -> None:
+        """As a step does it: the usual case first."""
+        box, dtype, shape, _ = self._hot_observations
+        if (
+            observation.__class__ is _ndarray
+            and observation.dtype is dtype
+            and observation.shape == shape
+        ):
+            box[k][...] = observation
+        elif self._observe:
+            self._write_observation(k, observation)
 
     def _write_observation(self, k: int, observation: Any) -> None:
         for number, leaf in enumerate(self._observation_leaves):
