@@ -45,7 +45,7 @@ test-ray-quick: .venv-ray/.installed ## run the tests of Ray's own alone
 
 # The limits of pytest's settings are meant for one test of the suite, not for this number of examples.
 nightly: $(VENV)/.installed-test ## run the property tests over many more examples
-	SWM_ASYNC_EXAMPLES=2000 $(RUN) -m pytest tests/test_infos_property.py \
+	SWM_ASYNC_EXAMPLES=2000 $(RUN) -m pytest tests/test_infos_property.py tests/test_vector_infos.py \
 	    --timeout=7200 --override-ini=faulthandler_timeout=7000 $(PYTEST_ARGS)
 
 check: lint types ## lint and types

@@ -93,8 +93,8 @@ class Engine(Hosting):
         replies = self._exchange.run(Command.RESET, workers, flags, arguments, self._timeout_s)
         if self._some_need_reset:
             self._some_need_reset = bool(self.need_reset.any())
-        if not renewed and all(reply is None for reply in replies):
-            self.whole = []
+        if not renewed and all(reply is None or reply.__class__ is tuple for reply in replies):
+            self.whole = [reply for reply in replies if reply is not None]
             self.store.has_reports = True
             self._in_flight = None
             return ()
@@ -136,9 +136,11 @@ class Engine(Hosting):
         errors: Sequence[PoolError] = ()
         self.whole = []
         for reply in replies:
-            if reply is not None:
+            if reply is not None and reply.__class__ is not tuple:
                 errors = self._judge("step", taken, self._digest(taken, workers, replies))
                 break
+        else:
+            self.whole = [reply for reply in replies if reply is not None]
         self._in_flight = None
         if self.restarts is not None:
             self.restarts.note_finished(taken, self.control.terminateds, self.control.truncateds)
@@ -276,7 +278,8 @@ class Engine(Hosting):
         reports = [reply for _, reply in pairs if isinstance(reply, Report)]
         lost = {w: reply for w, reply in pairs if isinstance(reply, Lost)}
         failures = [failure for report in reports for failure in report.failures]
-        self.whole = [part for report in reports for part in report.whole]
+        self.whole = [report.whole for report in reports if any(report.whole)]
+        self.whole += [reply for reply in replies if reply.__class__ is tuple]
         failed = {failure.env_index for failure in failures}
         failed |= {i for w in lost for i in rows.tolist() if i in self.shards[w].indices}
         if failed:

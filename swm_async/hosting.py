@@ -24,7 +24,7 @@ from swm_async.reproduce import Recorder
 from swm_async.restarts import Restarts
 from swm_workers import snapshot
 from swm_workers.layout import Array, Form
-from swm_workers.protocol import ALL, NEXT_STEP, SAME_STEP, Built, Failure, Role
+from swm_workers.protocol import ALL, NEXT_STEP, SAME_STEP, Built, Failure, Whole
 from swm_workers.spaces import Space, control_size, control_views, leaves, same_space
 
 _MOST_ENDS = 256
@@ -71,8 +71,8 @@ class Hosting:
         reward_dtype: Any = np.float32,
     ) -> None:
         self.num_envs = num_envs
-        self.whole: list[tuple[int, Role, bytes]] = []
-        """Parts of the last step's or reset's reports that travelled whole."""
+        self.whole: list[Whole] = []
+        """What travelled whole in the last step's or reset's replies."""
         self.lock = threading.RLock()
         """Held by whoever drives the engine, so that calls of several threads take turns."""
         self._check_spaces = check_spaces

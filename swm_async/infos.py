@@ -197,24 +197,33 @@ class InfoStore:
         by_key: dict[str, list[_Value]] = {}
         missing: dict[str, int] = {}
         lost: dict[str, list[int]] = {}
+        slots = self._now.layout.slots
         for report in reports:
             for env_index, leaf, data in report.observations:
-                what = f"observation {leaf}"
-                self._now.observations[leaf][env_index] = _load(data, env_index, what, problems)
-            for extra in report.extras:
-                env_index, key, kind, pickled = extra
+                try:
+                    self._now.observations[leaf][env_index] = snapshot.loads(data)
+                except Exception as error:  # a value's own reconstruction may raise anything
+                    self._now.observations[leaf][env_index] = None
+                    problems.append(_not_rebuilt(data, env_index, f"observation {leaf}", error))
+            for env_index, key, is_object, pickled in report.extras:
                 if pickled is None:
                     self._now.values[key][env_index][0] = None
                     continue
                 self.extra_bytes[key] = self.extra_bytes.get(key, 0) + len(pickled)
-                count = len(problems)
-                original = _load(pickled, env_index, f"info {key!r}", problems)
-                if len(problems) > count:
+                try:
+                    original = snapshot.loads(pickled)
+                except Exception as error:  # a value's own reconstruction may raise anything
+                    problems.append(_not_rebuilt(pickled, env_index, f"info {key!r}", error))
                     lost.setdefault(key, []).append(env_index)
                     continue
+                if is_object and key in slots and slots[key].kind is Kind.OBJECT:
+                    # Nothing can come of it but this: the usual case, and the quick one.
+                    self._now.values[key][env_index][0] = original
+                    for flags in self._now.flags[key]:
+                        flags[env_index] = True
+                    continue
                 # An object may look like something else once it has been rebuilt.
-                is_object = kind is Kind.OBJECT
-                found = Natural(kind, None, (), original) if is_object else natural(original)
+                found = Natural(Kind.OBJECT, None, (), original) if is_object else natural(original)
                 by_key.setdefault(key, []).append(_Value(env_index, found, original))
             for env_index, key in report.missing:
                 missing.setdefault(key, env_index)
@@ -479,16 +488,12 @@ class InfoStore:
         self.infos.update(self.always)
 
 
-def _load(data: bytes, env_index: int, what: str, problems: list[Problem]) -> Any:
-    try:
-        return snapshot.loads(data)
-    except Exception as error:  # a value's own reconstruction may raise anything
-        text = (
-            f"{what} of environment {env_index} cannot be rebuilt: {snapshot.class_name(data)} "
-            f"({type(error).__name__}: {error})"
-        )
-        problems.append(Problem(env_index, what, text))
-        return None
+def _not_rebuilt(data: bytes, env_index: int, what: str, error: Exception) -> Problem:
+    text = (
+        f"{what} of environment {env_index} cannot be rebuilt: {snapshot.class_name(data)} "
+        f"({type(error).__name__}: {error})"
+    )
+    return Problem(env_index, what, text)
 
 
 def _describe(found: Natural) -> str:

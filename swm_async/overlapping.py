@@ -17,7 +17,8 @@ from swm_async.infos import LateRows
 from swm_async.overlap import Arrived, Overlap, Task
 from swm_async.tracing import Trace
 from swm_workers.layout import Array
-from swm_workers.protocol import ALL, Command, Report, ResetArguments, Role
+from swm_workers.protocol import ALL, Command, Part, Report, ResetArguments
+from swm_workers.whole_infos import as_parts
 
 
 class OverlappingEngine(Engine):
@@ -30,7 +31,7 @@ class OverlappingEngine(Engine):
             self.num_envs, self.shards, self._backend, self._exchange, self._timeout_s
         )
         self._unraised: list[PoolError] = []
-        self._whole_gathered: list[tuple[int, Role, bytes]] = []
+        self._whole_gathered: list[Part] = []
 
     def is_plain(self) -> bool:
         """Whether every environment can be stepped at once: no check would find anything."""
@@ -133,7 +134,8 @@ class OverlappingEngine(Engine):
         """Make the wanted rows idle that are done; returns them and the errors that they met."""
         rows = self.overlap.done(wanted)
         taken = set(rows.tolist())
-        self.whole = [part for part in self._whole_gathered if part[0] in taken]
+        mine = tuple(part for part in self._whole_gathered if part[0] in taken)
+        self.whole = [(mine, (), {})] if mine else []
         self._whole_gathered = [part for part in self._whole_gathered if part[0] not in taken]
         is_over = self.closed_because is not None
         errors = [e for e in self._unraised if is_over or taken & set(e.env_indices)]
@@ -197,7 +199,7 @@ class OverlappingEngine(Engine):
                 continue
             late = [LateRows(each.sent.version, each.sent.task.rows.tolist()) for each in group]
             outcome = self._digest(rows, workers, [each.reply for each in group], late=late)
-            self._whole_gathered += self.whole
+            self._whole_gathered += as_parts(self.whole)
             errors = self._judge(command, rows, outcome)
             self._unraised += errors
             if kind == Command.RESET and outcome.failed and not errors:
@@ -235,6 +237,8 @@ class OverlappingEngine(Engine):
         return resets
 
     def _moving_rows(self) -> Sequence[int]:
+        if not self.overlap.any:
+            return ()
         moving: list[int] = np.flatnonzero(self.overlap.in_flight).tolist()
         return moving
 
@@ -247,7 +251,9 @@ class OverlappingEngine(Engine):
 
 def _went_wrong(arrived: Arrived) -> bool:
     reply = arrived.reply
-    return reply is not None and (not isinstance(reply, Report) or bool(reply.failures))
+    if isinstance(reply, Report):
+        return bool(reply.failures)
+    return reply is not None and reply.__class__ is not tuple
 
 
 def _only(task: Task, need_reset: Array) -> Task:

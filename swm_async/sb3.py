@@ -30,6 +30,7 @@ from swm_workers.attributes import Operation, Verb, has_wrapper, set_outermost
 from swm_workers.layout import Array
 from swm_workers.protocol import Role
 from swm_workers.spaces import Space, assemble, leaves, pick
+from swm_workers.whole_infos import values_of
 
 try:
     from stable_baselines3.common.vec_env import VecEnv as _Base
@@ -313,9 +314,9 @@ class _RowInfos(VectorEnv):
     """Tells what each environment reported instead of adding it up as Gymnasium does."""
 
     def _infos(self, done: Sequence[int], finished: Array) -> dict[str, Any]:
-        parts: list[dict[Role, Any]] = [{} for _ in range(self.num_envs)]
-        for i, role, data in self._engine.whole:
-            parts[i][role] = snapshot.loads(data)
+        parts: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for i, role, value in values_of(self._engine.whole):
+            parts[i][role] = value
         ended = frozenset(done)
         return {
             "infos": [

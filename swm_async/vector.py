@@ -39,6 +39,7 @@ from swm_workers.layout import Array
 from swm_workers.making import make_wrapped
 from swm_workers.protocol import NEXT_STEP, SAME_STEP, Role
 from swm_workers.spaces import Space, assemble, same_form
+from swm_workers.whole_infos import added_up, values_of
 
 _RESETS: Final = {
     AutoresetMode.NEXT_STEP: NEXT_STEP,
@@ -378,10 +379,13 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         whole = self._engine.whole
         if not whole:
             return self._only_final_observations(done, finished) if done else {}
-        infos: dict[str, Any] = {}
-        parts: dict[int, dict[Role, Any]] = {i: {Role.FINAL_INFO: {}} for i in done}
-        for i, role, data in whole:
-            parts.setdefault(i, {})[role] = snapshot.loads(data)
+        infos = None if done else added_up(whole, self.num_envs)
+        if infos is not None:
+            return infos
+        infos = {}
+        parts: dict[int, dict[str, Any]] = {i: {Role.FINAL_INFO: {}} for i in done}
+        for i, role, value in values_of(whole):
+            parts.setdefault(i, {})[role] = value
         for i in sorted(parts):
             part = parts[i]
             if Role.FINAL_INFO in part:

@@ -736,7 +736,7 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         def read(self, fd: int, size: int) -> bytes:
             data = os.read(fd, size)
             counts["replies"] += 1
-            counts["long replies"] += HEADER.unpack(data)[-1] > 0
+            counts["long replies"] += HEADER.unpack_from(data)[-1] > 0
             return data
 
     def counting_receive(self: Any, number: int, deadline: Any, data: bytes = b"") -> Any:

@@ -208,3 +208,24 @@ class ThreeSteps(gymnasium.Env):
         if (self.episodes, self.steps) == self.raises_at:
             raise RuntimeError("here")
         return np.zeros(1, np.float32), 0.0, self.steps == 3, False, {}
+
+
+class Telling(gymnasium.Env):
+    """Tells what its script says, one line for each call: an info, and whether the episode ends."""
+
+    observation_space = spaces.Box(-9, 9, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self):
+        self.script = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), self._next()[0]
+
+    def step(self, action):
+        info, ends = self._next()
+        return np.full(2, len(self.script), np.float32), 0.5, ends, False, info
+
+    def _next(self):
+        return self.script.pop(0) if self.script else ({}, False)

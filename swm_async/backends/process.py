@@ -220,7 +220,7 @@ class ProcessBackend:
             data = b""
             if deadline is None and not process.gone:
                 try:
-                    data = read(process.reply_fd, HEADER.size)
+                    data = read(process.reply_fd, process.reads)
                 except OSError as error:
                     if error.errno != errno.EBADF:  # from the handler of a signal
                         raise

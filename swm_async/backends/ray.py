@@ -28,7 +28,7 @@ from swm_async.backends.ray_cluster import actor_options, connect, count_workers
 from swm_async.backends.starting import pickle_factories, search_path, thread_variables
 from swm_workers import registrations, snapshot
 from swm_workers.actor import ShardHost
-from swm_workers.layout import Array, Kind
+from swm_workers.layout import Array
 from swm_workers.memory import Block
 from swm_workers.protocol import (
     ALL,
@@ -109,7 +109,7 @@ class _Actor:
         if isinstance(result, Report):
             # The pool gives these values slots, or writes them into those that it has.
             self.is_behind = self.is_behind or any(
-                extra.data is not None and extra.kind is not Kind.OBJECT for extra in result.extras
+                data is not None and not is_object for _, _, is_object, data in result.extras
             )
             if result.failures:
                 taken = self._unharmed(result, pending.rows)

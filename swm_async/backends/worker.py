@@ -25,7 +25,7 @@ from swm_async.backends.base import Lost
 from swm_async.backends.interrupts import Caught, interrupts_held
 from swm_async.backends.starting import bootstrap_command, environment, standard_stream
 from swm_workers.memory import above_standard, anonymous_file
-from swm_workers.protocol import HEADER, NO_LAYOUT, Command, pack
+from swm_workers.protocol import AT_ONCE, HEADER, NO_LAYOUT, Command, pack
 from swm_workers.serve import STACK_SIGNAL
 from swm_workers.waiting import Waiter
 
@@ -54,6 +54,8 @@ class WorkerProcess:
     def __init__(self, threads: int | None, awake_s: float) -> None:
         self.exit_code: int | None = None
         self.gone = False
+        self.reads = HEADER.size
+        """Bytes to read of a reply at first: more, once one has had a payload."""
         self._fds: list[int] = []
         self._theirs: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -183,22 +185,28 @@ class WorkerProcess:
                 raise self._lost()
 
     def receive(self, number: int, deadline: float | None, data: bytes = b"") -> Any:
-        """Read the reply to command ``number``; ``data`` is its header if that was read."""
+        """Read the reply to command ``number``; ``data`` is what has been read of it."""
         if not data:
             if deadline is not None or self.gone:
                 self._await_reply(deadline)
             try:
-                data = os.read(self.reply_fd, HEADER.size)
+                data = os.read(self.reply_fd, AT_ONCE)
             except OSError as error:
                 if error.errno != errno.EBADF:  # from the handler of a signal
                     raise
                 raise self._lost() from error
-        if len(data) != HEADER.size:
+        if len(data) < HEADER.size:
             raise self._lost()
-        found, _, _, _, _, length = HEADER.unpack(data)
+        found, _, _, _, _, length = HEADER.unpack_from(data)
         if found != number:
             raise AssertionError(f"reply {found} came in place of reply {number}")
-        return pickle.loads(self._read_exactly(length, deadline)) if length else None
+        if not length:
+            return None
+        self.reads = AT_ONCE
+        payload = data[HEADER.size :]
+        if len(payload) < length:
+            payload += self._read_exactly(length - len(payload), deadline)
+        return pickle.loads(payload)
 
     def _read_exactly(self, length: int, deadline: float | None) -> bytearray:
         data = bytearray(length)

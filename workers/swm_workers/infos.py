@@ -271,14 +271,14 @@ class InfoWriter:
         data = self._snapshot(k, target.key, value)
         # Wrapped in a list, the pickle is not taken for a value of class bytes.
         if data is not None and last != [data]:
-            self._put(k, target.key, Kind.OBJECT, data)
+            self._put(k, target.key, True, data)
             target.sent[k] = value if comparable else [data]
 
     def _send_misfit(self, k: int, key: str, found: Natural, value: Any) -> None:
         # Values travel as they are, since the key may become a list; tensors without their graph.
         data = self._snapshot(k, key, found.value if found.kind is Kind.TENSOR else value)
         if data is not None:
-            self._put(k, key, found.kind, data)
+            self._put(k, key, found.kind is Kind.OBJECT, data)
 
     def _snapshot(self, k: int, key: str, value: Any) -> bytes | None:
         """Pickle a value; one that cannot be pickled leaves its row without any."""
@@ -299,14 +299,14 @@ class InfoWriter:
             self._current[k] = _NO_PLAN
         return None
 
-    def _put(self, k: int, key: str, kind: Kind, data: bytes | None) -> None:
-        self._extras[k, key] = Extra(self._first + k, key, kind, data)
+    def _put(self, k: int, key: str, is_object: bool, data: bytes | None) -> None:
+        self._extras[k, key] = self._first + k, key, is_object, data
 
     def _clear(self, k: int, target: _Target) -> None:
         target.held[k] = False
         if target.slot.kind is Kind.OBJECT:
             if target.sent[k] is not _CLEARED:
-                self._put(k, target.key, Kind.OBJECT, None)
+                self._put(k, target.key, True, None)
                 target.sent[k] = _CLEARED
         elif target.slot.kind is Kind.TENSOR:
             target.rows[k].fill_(target.fill)

@@ -10,18 +10,24 @@ something that did not fit into shared memory::
 Where neither the command nor its reply has a payload, the command itself comes back.
 
 A pipe write of one header is atomic (far below ``PIPE_BUF``), so a header is either sent
-whole or not at all, also when a signal interrupts the writer.
+whole or not at all, also when a signal interrupts the writer. A short payload goes with it.
 """
 
 from __future__ import annotations
 
 import enum
+import select
 import struct
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from swm_workers.layout import Kind, Layout
+import numpy.typing as npt
+
+from swm_workers.layout import Layout
 
 HEADER: Final = struct.Struct("<QBBHIQ")
+AT_ONCE: Final = min(select.PIPE_BUF, 4096)
+"""Bytes of a header and a short payload that are written and read in one piece."""
 NO_LAYOUT: Final = 0
 """The layout version of commands that move no environment."""
 
@@ -55,12 +61,12 @@ NEAR: Final = 16
 """The pool is on the worker's own core: to look for the next command would take that from it."""
 
 
-class Role(enum.Enum):
-    """What a pickled part of a report is."""
+class Role:
+    """What a part that travels whole is; plain strings, for the same reason as the flags."""
 
-    INFO = "info"
-    FINAL_INFO = "final_info"
-    FINAL_OBSERVATION = "final_obs"
+    INFO: Final = "info"
+    FINAL_INFO: Final = "final_info"
+    FINAL_OBSERVATION: Final = "final_obs"
 
 
 class BlockSize(NamedTuple):
@@ -107,16 +113,6 @@ class ResetArguments(NamedTuple):
     """One pickled mapping for all, or one per environment: each gets a copy of its own."""
 
 
-class Extra(NamedTuple):
-    """An info value that has no slot, or does not fit the one it has."""
-
-    env_index: int
-    key: str
-    kind: Kind
-    data: bytes | None
-    """The pickled value; None: the row goes back to its fill value."""
-
-
 class Problem(NamedTuple):
     """An info that cannot be delivered although its environment did its step."""
 
@@ -139,8 +135,23 @@ class Failure(NamedTuple):
     """The exception itself where it can be pickled and rebuilt."""
 
 
+# Plain tuples, since pickling one of a class of its own takes longer than all that it holds.
+Extra: TypeAlias = "tuple[int, str, bool, bytes | None]"
+"""An info value that has no slot, or does not fit the one it has: env index, key, whether it is
+kept as an object, and the pickled value. None = the row goes back to its fill value."""
+Column: TypeAlias = "tuple[Any, ...] | npt.NDArray[Any]"
+"""One info key of several environments: a tuple of Python's values of one class, an array
+``(n,)`` of numpy's scalars of one class, or an array ``(n, *shape)`` of arrays."""
+Part: TypeAlias = "tuple[int, str, bytes | dict[str, Any]]"
+"""What travels whole of one environment: its index, a ``Role``, and what it is, pickled or a dict
+of which every value is immutable or a copy."""
+Whole: TypeAlias = "tuple[tuple[Part, ...], Sequence[int], Mapping[str, Column]]"
+"""The payload of a reply to RESET or STEP that tells nothing but what travels whole: parts, and
+infos key by key of environments in which they have the same form."""
+
+
 class Report(NamedTuple):
-    """The payload of a reply to RESET or STEP."""
+    """The payload of any other reply to RESET or STEP."""
 
     extras: tuple[Extra, ...] = ()
     missing: tuple[tuple[int, str], ...] = ()
@@ -149,8 +160,7 @@ class Report(NamedTuple):
     """``(env_index, leaf, pickled)``: observations of spaces that cannot be batched."""
     problems: tuple[Problem, ...] = ()
     failures: tuple[Failure, ...] = ()
-    whole: tuple[tuple[int, Role, bytes], ...] = ()
-    """``(env_index, role, pickled)``: infos that travel as whole dicts, final observations."""
+    whole: Whole = ((), (), {})
 
 
 class Built(NamedTuple):

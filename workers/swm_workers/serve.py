@@ -34,6 +34,7 @@ from swm_workers.failures import capture
 from swm_workers.memory import Block
 from swm_workers.protocol import (
     ALL,
+    AT_ONCE,
     FORGET,
     HEADER,
     NEAR,
@@ -180,8 +181,11 @@ class _Server:
             result = handlers[kind](flags, arguments)
             payload = b"" if result is None else pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
             idle_since = clock()
-            is_bare = not (length or payload)
-            write(reply_fd, data if is_bare else pack(number, 0, 0, 0, version, len(payload)))
+            if length or payload:
+                data = pack(number, 0, 0, 0, version, len(payload))
+                if len(payload) <= AT_ONCE - size:
+                    data, payload = data + payload, b""
+            write(reply_fd, data)
             if payload:
                 self._write_all(payload)
             self._busy_s += idle_since - busy_since

@@ -26,6 +26,7 @@ from swm_workers.protocol import (
     ResetArguments,
     Returned,
     Role,
+    Whole,
     WorkerStats,
 )
 from swm_workers.spaces import Control, Leaf, assemble, control_views, leaves, pick, same_space
@@ -194,7 +195,7 @@ class Shard:
         """The rows that the mask in shared memory selects."""
         return list(compress(range(len(self.envs)), self._control.mask.tobytes()))
 
-    def reset(self, rows: Sequence[int], arguments: ResetArguments | None) -> Report | None:
+    def reset(self, rows: Sequence[int], arguments: ResetArguments | None) -> Report | Whole | None:
         """Reset these rows; seeds and options are given by position in ``rows``."""
         seeds = arguments.seeds if arguments is not None else None
         options = arguments.options if arguments is not None else None
@@ -214,7 +215,7 @@ class Shard:
 
     def step(
         self, rows: Sequence[int], pickled_objects: bytes | None, flags: int = 0
-    ) -> Report | None:
+    ) -> Report | Whole | None:
         """Step these rows with the actions in shared memory.
 
         The flags ``SAME_STEP`` and ``NEXT_STEP`` ask for resets of what finishes.
@@ -443,11 +444,16 @@ class Shard:
         if self._in_process and isinstance(error, KeyboardInterrupt):
             raise error
 
-    def _report(self) -> Report | None:
+    def _report(self) -> Report | Whole | None:
         if not (self._failures or self._objects or self._infos.has_news()):
             return None
         extras, missing, problems = self._infos.take()
-        whole = self._whole_infos.take_parts() if self._whole_infos is not None else ()
+        if self._whole_infos is None:
+            whole: Whole = (), (), {}
+        else:
+            whole = self._whole_infos.take_parts()
+            if not (self._failures or self._objects or problems):
+                return whole
         failures, self._failures = tuple(self._failures), []
         objects, self._objects = tuple(self._objects), []
         return Report(extras, missing, objects, problems, failures, whole)
