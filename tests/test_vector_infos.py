@@ -114,6 +114,9 @@ def test_infos_of_any_form_are_added_up_as_sync_vector_env_adds_them(
     @example([[(FINE, False), (FINE, i == 2), (FINE, False)] for i in range(N)])
     @example([[({"t": 2**70 if i == 3 else 1}, False)] * 2 for i in range(N)])
     @example([[({} if i in (0, 2) else FINE, False)] * 3 for i in range(N)])
+    @example([[({"t": 1, "x": 2} if i != 1 else {"x": 3, "t": 4}, False)] * 2 for i in range(N)])
+    @example([[({"t": 1, "x": 2} if i != 3 else {"x": 3}, False)] * 2 for i in range(N)])
+    @example([[({"t": 1} if i != 3 else {"t": 2, "x": 3}, False)] * 2 for i in range(N)])
     def run(scripts: list[list[tuple[dict[Any, Any], bool]]]) -> None:
         for env in (ours, theirs):
             env.set_attr("script", [list(script) for script in scripts])
