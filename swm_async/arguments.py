@@ -62,7 +62,7 @@ def check_seeds(seed: Any, num_envs: int) -> list[int | None] | None:
         return None
     if isinstance(seed, (bool, np.bool_, str, bytes, Mapping)):
         raise TypeError(f"seed must be an integer or a sequence; found {type(seed).__name__}")
-    if np.ndim(seed) == 0 and not isinstance(seed, (list, tuple)):
+    if not isinstance(seed, (list, tuple)) and np.ndim(seed) == 0:
         first = _seed(seed, "seed")
         if first + num_envs > _SEED_LIMIT:
             raise ValueError(f"seed + num_envs must not exceed 2**63; found {first}")

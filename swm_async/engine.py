@@ -6,6 +6,7 @@ they met; what is raised and what is returned to a caller is decided by whoever 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -237,7 +238,8 @@ class Engine(Hosting):
     ) -> dict[int, ResetArguments] | None:
         if seeds is None and options is None:
             return None
-        return {w: _of_shard(rows, self.shards[w], seeds, options) for w in workers}
+        asked = rows.tolist()
+        return {w: _of_shard(asked, self.shards[w], seeds, options) for w in workers}
 
     def _object_arguments(
         self, rows: Array, workers: Sequence[int], objects: Sequence[tuple[Any, ...]]
@@ -403,13 +405,13 @@ class Engine(Hosting):
 
 
 def _of_shard(
-    rows: Array,
+    rows: list[int],
     shard: ShardRange,
     seeds: Sequence[int | None] | None,
     options: bytes | tuple[bytes | None, ...] | None,
 ) -> ResetArguments:
-    inside = rows[(rows >= shard.first) & (rows < shard.last)].tolist()
-    return ResetArguments(
-        None if seeds is None else tuple(seeds[i] for i in inside),
-        tuple(options[i] for i in inside) if isinstance(options, tuple) else options,
+    inside = rows[bisect_left(rows, shard.first) : bisect_left(rows, shard.last)]
+    return (
+        None if seeds is None else tuple([seeds[i] for i in inside]),
+        tuple([options[i] for i in inside]) if isinstance(options, tuple) else options,
     )

@@ -91,12 +91,16 @@ class Exchange:
         try:
             self._is_under_way = True
             backend, version = self._backend, self._store.version
-            if arguments is None and version == self._all_know:
+            if version == self._all_know and workers:
                 number = self._number = self._number + 1
+                bodies: Sequence[CommandBody | None] | None = None
+                if arguments is not None:
+                    own = map(arguments.get, workers)
+                    bodies = [None if each is None else (None, each) for each in own]
                 if timeout_s is None:
-                    return backend.broadcast(workers, number, kind, flags, version, None)
+                    return backend.broadcast(workers, number, kind, flags, version, None, bodies)
                 ends = time.monotonic() + timeout_s
-                replies = backend.broadcast(workers, number, kind, flags, version, ends)
+                replies = backend.broadcast(workers, number, kind, flags, version, ends, bodies)
                 return [_late(r, timeout_s) if isinstance(r, Lost) else r for r in replies]
             doubtful = self._read_all(workers, timeout_s) if self._doubtful else _NONE
             number = self._number = self._number + 1
@@ -199,7 +203,7 @@ class Exchange:
         """The command's payload, with the layout and its blocks if the worker lacks them."""
         own = None if arguments is None else arguments.get(worker)
         if version in self._known[worker]:
-            return None if own is None else CommandBody(None, own)
+            return None if own is None else (None, own)
         update = self._store.update()
         live = {block.block for block in update.blocks}
         for number in sorted(live - self._given[worker]):
@@ -207,7 +211,7 @@ class Exchange:
         self._given[worker] = live
         # A worker keeps earlier layouts as long as all their blocks are among the live ones.
         self._known[worker] = self._store.live_versions() & (self._known[worker] | {version})
-        return CommandBody(update, own)
+        return update, own
 
     def _read_all(self, workers: Sequence[int], timeout_s: float | None) -> dict[int, Lost | None]:
         """Read what is still on its way from the doubtful ones; tells which are lost."""

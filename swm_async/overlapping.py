@@ -17,7 +17,7 @@ from swm_async.infos import LateRows
 from swm_async.overlap import Arrived, Overlap, Task
 from swm_async.tracing import Trace
 from swm_workers.layout import Array
-from swm_workers.protocol import ALL, Command, Part, Report, ResetArguments
+from swm_workers.protocol import ALL, Command, Part, Report
 from swm_workers.whole_infos import as_parts
 
 
@@ -262,7 +262,7 @@ def _only(task: Task, need_reset: Array) -> Task:
     arguments = task.arguments
     if arguments is not None:
         seeds, options = arguments
-        arguments = ResetArguments(
+        arguments = (
             None if seeds is None else tuple(seeds[j] for j in positions),
             tuple(options[j] for j in positions) if isinstance(options, tuple) else options,
         )

@@ -183,6 +183,29 @@ def test_after_an_interrupt_at_any_moment_a_pool_can_be_used_again(num_workers, 
     assert moment > 1
 
 
+@pytest.mark.parametrize("kind", [TimeoutError, ConnectionError])
+def test_an_error_of_a_signals_handler_does_not_send_a_command_twice(monkeypatch, kind):
+    written = []
+
+    def interrupted(fd, data):
+        written.append(os.write(fd, data))
+        raise kind(
+            "of a handler"
+        )  # what the handler raises comes out where Python looks for signals next
+
+    with EnvPool([Counter] * N, num_workers=1) as pool:
+        pool.reset(seed=0)
+        pool.step(STEP)
+        with monkeypatch.context() as patched:
+            patched.setattr(process, "os", SimpleNamespace(write=interrupted, read=os.read))
+            with pytest.raises(kind, match="of a handler"):
+                pool.step(STEP)
+        assert len(written) == 1
+        assert [count for _, count in pool.call("state")] == [2] * N
+        with pytest.raises(ResetNeeded, match=r"\[0, 1, 2\]"):
+            pool.step(STEP)
+
+
 def test_a_worker_that_reads_its_mask_late_reads_that_of_its_command(monkeypatch):
     with EnvPool([Counter] * N, num_workers=1) as pool:
         pool.reset(seed=0)

@@ -96,8 +96,9 @@ class Backend(Protocol):
         flags: Sequence[int],
         version: int,
         deadline: float | None,
+        bodies: Sequence[CommandBody | None] | None,
     ) -> list[Any]:
-        """Send one command without a payload and wait for the replies: the quick way.
+        """Send one command and wait for the replies: the quick way.
 
         Args:
             workers: one or more.
@@ -106,6 +107,7 @@ class Backend(Protocol):
             flags: for each of ``workers``.
             version: the layout, which all of them know.
             deadline: on the clock of ``time.monotonic``; None = as long as the workers live.
+            bodies: for each of ``workers``; None = none for any.
 
         Returns:
             For each of ``workers`` the payload of its reply or None, or ``Lost``.

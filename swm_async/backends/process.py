@@ -14,7 +14,7 @@ import pickle
 import sys
 import time
 from collections.abc import Collection, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from swm_async.backends.base import EnvFn, Lost, ShardRange
 from swm_async.backends.cores import NO_CORE, current_core
@@ -25,6 +25,7 @@ from swm_async.errors import PoolError
 from swm_workers import registrations
 from swm_workers.memory import Block
 from swm_workers.protocol import (
+    AT_ONCE,
     HEADER,
     NEAR,
     NO_LAYOUT,
@@ -36,6 +37,8 @@ from swm_workers.protocol import (
 )
 from swm_workers.waiting import LATE_S
 
+_NOT_WRITTEN: Final = (errno.EAGAIN, errno.EBADF, errno.EPIPE)
+"""The pipe is full, closed by another thread, or has lost its worker."""
 _Turn: TypeAlias = tuple[int, WorkerProcess, int]
 """The position of a worker among those that are asked, its process, and ``NEAR`` or 0."""
 
@@ -122,7 +125,7 @@ class ProcessBackend:
                 tuple(sys.argv),
                 self._awake_s,
             )
-            body = CommandBody(None, arguments)
+            body = None, arguments
             payloads.append(pickle.dumps(body, pickle.HIGHEST_PROTOCOL))
         return payloads
 
@@ -165,7 +168,7 @@ class ProcessBackend:
         deadline: float | None,
     ) -> None:
         """Send one command."""
-        payload = b"" if body is None else pickle.dumps(body, pickle.HIGHEST_PROTOCOL)
+        payload = _pickled(body)
         header = HEADER.pack(number, kind, flags, 0, version, len(payload))
         self.workers[worker].send(header, payload, deadline)
 
@@ -181,8 +184,9 @@ class ProcessBackend:
         flags: Sequence[int],
         version: int,
         deadline: float | None,
+        bodies: Sequence[CommandBody | None] | None,
     ) -> list[Any]:
-        """Send one command without a payload and wait for the replies.
+        """Send one command and wait for the replies.
 
         The worker on our own core is told last, since it may take the core from us at once, and
         its reply comes first: while we sleep it runs, and we are back as soon as it sleeps. Woken
@@ -193,20 +197,27 @@ class ProcessBackend:
         core = current_core() if self._cores else NO_CORE
         known = self._orders.get(core) if len(workers) == len(self.workers) else None
         order = known or self._order(core, workers)
-        asked, header = -1, b""
+        payloads = None if bodies is None else [_pickled(body) for body in bodies]
+        asked, header, payload = -1, b"", b""
         headers = [header] * len(workers)
         for k, process, near in reversed(order):
+            if payloads is not None:
+                asked, payload = -1, payloads[k]
             if flags[k] | near != asked:
                 asked = flags[k] | near
-                header = HEADER.pack(number, kind, asked, 0, version, 0)
+                header = HEADER.pack(number, kind, asked, 0, version, len(payload))
             headers[k] = header
-            try:
-                write(process.command_fd, header)
-            except OSError:
+            if len(payload) <= AT_ONCE - HEADER.size:
                 try:
-                    process.send(header, b"", deadline)
-                except Lost as lost:
-                    replies[k] = lost
+                    write(process.command_fd, header + payload)
+                    continue
+                except OSError as error:
+                    if error.errno not in _NOT_WRITTEN:  # from the handler of a signal
+                        raise
+            try:
+                process.send(header, payload, deadline)
+            except Lost as lost:
+                replies[k] = lost
         sent_s = clock()
         for k, process, near in order:
             if replies[k] is not None:
@@ -275,3 +286,7 @@ class ProcessBackend:
         for worker in living:
             returned = worker.finish_closing(number, deadline)
             failures += returned.failures if returned is not None else ()
+
+
+def _pickled(body: CommandBody | None) -> bytes:
+    return b"" if body is None else pickle.dumps(body, pickle.HIGHEST_PROTOCOL)

@@ -85,7 +85,7 @@ class _Actor:
         self, kind: int, flags: int, version: int, body: CommandBody | None
     ) -> tuple[bytes, Columns | None, Array | None]:
         """The command in one piece; what it writes, and in which rows."""
-        update = None if body is None else body.update
+        update = None if body is None else body[0]
         if update is not None:
             self.learn(update)
         payload = b"" if body is None else pickle.dumps(body, pickle.HIGHEST_PROTOCOL)
@@ -193,7 +193,7 @@ class RayBackend:
                 tuple(sys.argv),
                 0.0,
             )
-            body = CommandBody(None, arguments)
+            body = None, arguments
             payloads.append(pickle.dumps(body, pickle.HIGHEST_PROTOCOL))
         return payloads
 
@@ -300,12 +300,14 @@ class RayBackend:
         flags: Sequence[int],
         version: int,
         deadline: float | None,
+        bodies: Sequence[CommandBody | None] | None,
     ) -> list[Any]:
-        """Send one command without a payload and wait for the replies."""
+        """Send one command and wait for the replies."""
         replies: list[Any] = [None] * len(workers)
         for k, w in enumerate(workers):
             try:
-                self.send(w, number, kind, flags[k], version, None, deadline)
+                body = bodies[k] if bodies else None
+                self.send(w, number, kind, flags[k], version, body, deadline)
             except Lost as lost:
                 replies[k] = lost
         for k, w in enumerate(workers):

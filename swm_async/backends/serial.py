@@ -68,7 +68,7 @@ class SerialBackend:
         """Note the command."""
         # Whoever asks to forget may have interrupted the binding of this version.
         if version != self._version or flags & FORGET:
-            self._bind(version, body.update if body is not None else None)
+            self._bind(version, body[0] if body is not None else None)
         if flags & FORGET:
             self._shard.forget()
         self._pending = (kind, flags, body)
@@ -79,7 +79,7 @@ class SerialBackend:
             raise AssertionError("a reply was asked for without a command")
         kind, flags, body = self._pending
         self._pending = None
-        arguments: Any = body.arguments if body is not None else None
+        arguments: Any = body[1] if body is not None else None
         shard = self._shard
         if kind == Command.CALL:
             return shard.call(list(arguments), list(arguments.values()))
@@ -130,9 +130,10 @@ class SerialBackend:
         flags: Sequence[int],
         version: int,
         deadline: float | None,
+        bodies: Sequence[CommandBody | None] | None,
     ) -> list[Any]:
-        """Carry out a command without a payload."""
-        self.send(0, number, kind, flags[0], version, None, None)
+        """Carry out a command."""
+        self.send(0, number, kind, flags[0], version, bodies[0] if bodies else None, None)
         return [self.receive(0, number, None)]
 
     def ready(self, workers: Sequence[int], timeout_s: float | None) -> Collection[int]:

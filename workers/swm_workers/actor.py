@@ -39,7 +39,7 @@ from swm_workers.tracing import SpanLog
 _SMALL: Final = 100_000
 """Bytes up to which Ray sends a result along with its reply, and not through its store."""
 
-_NO_BODY: Final = CommandBody(None, None)
+_NO_BODY: Final[CommandBody] = (None, None)
 
 
 class ShardHost:
@@ -68,15 +68,15 @@ class ShardHost:
         busy_since = time.perf_counter()
         self._waiting_s += busy_since - self._idle_since
         kind, flags, has_infos, version, payload, packed = unpack_frame(data)
-        body: CommandBody = pickle.loads(payload) if payload else _NO_BODY
+        update, arguments = pickle.loads(payload) if payload else _NO_BODY
         if version not in (self._version, NO_LAYOUT) or flags & FORGET:
-            self._bind(version, flags, body.update)
+            self._bind(version, flags, update)
         plan = self._plans.get(self._version)
         if plan is not None:
             plan.unpack_inputs(kind, flags, packed, has_infos=has_infos)
         log = self._log
         steps = 0 if self._shard is None else self._shard.steps_done
-        result = self._carry_out(kind, flags, body.arguments)
+        result = self._carry_out(kind, flags, arguments)
         columns = None if plan is None else plan.written_by(kind)
         if plan is None or columns is None:
             reply = pack_reply(result, None, None, 0)

@@ -83,13 +83,6 @@ class LayoutUpdate(NamedTuple):
     blocks: tuple[BlockSize, ...]
 
 
-class CommandBody(NamedTuple):
-    """The payload of a command: a layout that is new to the worker, and the arguments."""
-
-    update: LayoutUpdate | None
-    arguments: Any
-
-
 class BuildArguments(NamedTuple):
     """What a worker needs to build its environments."""
 
@@ -103,14 +96,6 @@ class BuildArguments(NamedTuple):
     argv: tuple[str, ...]
     awake_s: float
     """How long the worker looks for its next command before it sleeps."""
-
-
-class ResetArguments(NamedTuple):
-    """Seeds and options of a reset, by position in the shard; None = none for any."""
-
-    seeds: tuple[int | None, ...] | None
-    options: tuple[bytes | None, ...] | bytes | None
-    """One pickled mapping for all, or one per environment: each gets a copy of its own."""
 
 
 class Problem(NamedTuple):
@@ -136,6 +121,13 @@ class Failure(NamedTuple):
 
 
 # Plain tuples, since pickling one of a class of its own takes longer than all that it holds.
+CommandBody: TypeAlias = "tuple[LayoutUpdate | None, Any]"
+"""The payload of a command: a layout that is new to the worker, and the arguments."""
+ResetArguments: TypeAlias = (
+    "tuple[tuple[int | None, ...] | None, tuple[bytes | None, ...] | bytes | None]"
+)
+"""Seeds and options of a reset, by position among the rows; None = none for any. The options are
+one pickled mapping for all, or one per environment: each gets a copy of its own."""
 Extra: TypeAlias = "tuple[int, str, bool, bytes | None]"
 """An info value that has no slot, or does not fit the one it has: env index, key, whether it is
 kept as an object, and the pickled value. None = the row goes back to its fill value."""

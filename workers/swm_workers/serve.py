@@ -58,7 +58,7 @@ STACK_SIGNAL: Final = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else si
 _HIGH: Final = 64
 """The lowest number of a worker's own descriptors."""
 
-_NO_PAYLOAD: Final = CommandBody(None, None)
+_NO_PAYLOAD: Final[CommandBody] = (None, None)
 
 
 def main() -> None:
@@ -194,13 +194,13 @@ class _Server:
 
     def _prepare(self, version: int, flags: int, length: int) -> Any:
         """Take in the payload and the layout of a command; returns its arguments."""
-        body = pickle.loads(self._read_exactly(length)) if length else _NO_PAYLOAD
+        update, arguments = pickle.loads(self._read_exactly(length)) if length else _NO_PAYLOAD
         if version not in (self._version, NO_LAYOUT):
-            self._bind(version, body.update)
+            self._bind(version, update)
         if flags & FORGET:
             self._built().forget()
-            self._bind(version, body.update)
-        return body.arguments
+            self._bind(version, update)
+        return arguments
 
     def _close(self, flags: int, arguments: None) -> Returned | None:
         # A worker may be stopped before it was told what to build.

@@ -197,8 +197,7 @@ class Shard:
 
     def reset(self, rows: Sequence[int], arguments: ResetArguments | None) -> Report | Whole | None:
         """Reset these rows; seeds and options are given by position in ``rows``."""
-        seeds = arguments.seeds if arguments is not None else None
-        options = arguments.options if arguments is not None else None
+        seeds, options = arguments if arguments is not None else (None, None)
         for j, k in enumerate(rows):
             try:
                 chosen = options[j] if isinstance(options, tuple) else options
