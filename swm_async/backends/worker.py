@@ -130,13 +130,13 @@ class WorkerProcess:
 
     def send(self, header: bytes, payload: bytes, deadline: float | None) -> None:
         """Write a command; it is either written whole or the worker is lost."""
-        if payload:
+        if len(header) + len(payload) > AT_ONCE:
             self._send_parts((header, payload), deadline)
             return
         try:
-            os.write(self.command_fd, header)
+            os.write(self.command_fd, header + payload)
         except BlockingIOError:
-            self._send_parts((header,), deadline)
+            self._send_parts((header + payload,), deadline)
         except OSError as error:
             if error.errno != errno.EBADF:  # from the handler of a signal
                 raise
