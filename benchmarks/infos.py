@@ -7,6 +7,8 @@ P8   a mask that selects 8 of 256 environments, all in one shard, against a pool
 P9   World's infos (10 keys, one of 64×64×3 pixels) of an environment that does nothing, against
      two forked processes with an in-process pool of half the environments each.
 P10  an info of 224×224×3 bytes per environment, against one `numpy.copyto` per frame.
+And what a VectorEnv pays for infos at every step, three numbers of environments that do nothing or
+burn 100 µs, against SyncVectorEnv.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from environments import Nothing
+from environments import Burn, Nothing
+from gymnasium.vector import SyncVectorEnv
 from harness import ForkedProcesses
 from rows import Bound, run_rows
 
-from swm_async import EnvPool
+from swm_async import EnvPool, VectorEnv
 from swm_async.arguments import split
 from swm_async.benchmarking import Side
 
@@ -32,7 +35,11 @@ ROWS = {
     "P8 nothing": Bound("time", 2.0, 1.3),
     "P9": Bound("speed", 0.75, 0.85),
     "P10": Bound("time", 0.7, 0.6),
+    "VectorEnv, N = 8": Bound("speed"),
+    "VectorEnv, N = 32": Bound("speed"),
+    "VectorEnv, 100 µs, N = 8": Bound("speed"),
 }
+_TELLING = "one step of environments that tell three numbers each, added up as Gymnasium does"
 _MASKED = (
     "one step of the same 8 environments with a mask of 256 in which they lie in one shard, and of "
     "a pool of them alone; both hand out observations, rewards, flags and infos"
@@ -44,6 +51,7 @@ BOTH_DID = {
     "as two forked in-process pools of 16 each, which exchange nothing: the sum of their speeds",
     "P10": "32 pictures of 224×224×3 bytes laid down in an array (32, 1, 224, 224, 3): by a step "
     "of 2 workers, and by a loop of `numpy.copyto` in one process",
+    **dict.fromkeys((row for row in ROWS if row.startswith("VectorEnv")), _TELLING),
 }
 
 
@@ -85,6 +93,36 @@ class Frames(Nothing):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return self._observation, 0.0, False, False, self._info
+
+
+class Telling(Burn):
+    """Burns so many seconds and reports three numbers at each step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        info = {"distance": 0.5, "success": False, "count": 3}
+        return (*super().step(action)[:4], info)
+
+
+class VectorSteps:
+    """Steps of a vector environment whose environments report infos."""
+
+    def __init__(self, label: str, make: Callable[..., Any], num_envs: int, seconds: float) -> None:
+        self.label = label
+        self._envs = make([partial(Telling, seconds)] * num_envs)
+        self._actions = np.zeros(num_envs, np.int64)
+
+    def restart(self) -> None:
+        self._envs.reset(seed=0)
+
+    def run(self, passes: int) -> float:
+        step, actions = self._envs.step, self._actions
+        started = perf_counter()
+        for _ in range(passes):
+            step(actions)
+        return passes / (perf_counter() - started)
+
+    def close(self) -> None:
+        self._envs.close()
 
 
 class PoolSteps:
@@ -193,6 +231,12 @@ def sides_of(row: str) -> list[Callable[[], Side]]:
         return [
             partial(ForkedPools, WorldLike, 32, 2),
             partial(PoolSteps, "EnvPool, 2 workers", WorldLike, 32, 2, None, False),
+        ]
+    if row.startswith("VectorEnv"):
+        work = int(row.split("N = ")[1]), 1e-4 if "100 µs" in row else 0.0
+        return [
+            partial(VectorSteps, "SyncVectorEnv", SyncVectorEnv, *work),
+            partial(VectorSteps, "VectorEnv, 2 workers", partial(VectorEnv, num_workers=2), *work),
         ]
     return [
         partial(Copies, 32),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from same import assert_same
 from swm_async.benchmarking import Measurement, Spread, in_words, machine, measure
 from swm_async.contenders import ASYNC, SYNC, OwnVectorSide, PoolSide, VectorSide, Work
 
@@ -292,6 +293,21 @@ def test_both_sides_of_the_rows_on_infos_hand_out_the_same():
     finally:
         pool.close()
         alone.close()
+
+
+def test_both_sides_of_the_rows_on_vector_infos_hand_out_the_same():
+    sides = [make() for make in infos.sides_of("VectorEnv, N = 8")]
+    try:
+        expected, found = (side._envs for side in sides)
+        for side in sides:
+            side.restart()
+            side.run(2)
+        actions = np.zeros(8, np.int64)
+        assert_same(found.step(actions), expected.step(actions))
+        assert found.step(actions)[4]["count"].tolist() == [3] * 8
+    finally:
+        for side in sides:
+            side.close()
 
 
 def test_the_copies_of_the_last_row_are_the_pictures_that_the_pool_hands_out():
