@@ -216,7 +216,7 @@ class InfoStore:
                     problems.append(_not_rebuilt(pickled, env_index, f"info {key!r}", error))
                     lost.setdefault(key, []).append(env_index)
                     continue
-                if is_object and key in slots and slots[key].kind is Kind.OBJECT:
+                if is_object and not late and key in slots and slots[key].kind is Kind.OBJECT:
                     # Nothing can come of it but this: the usual case, and the quick one.
                     self._now.values[key][env_index][0] = original
                     for flags in self._now.flags[key]:

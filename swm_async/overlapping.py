@@ -59,6 +59,19 @@ class OverlappingEngine(Engine):
         if self.overlap.any:
             self._let_finish(self._all_workers)
 
+    def forsake(self) -> None:
+        """Let everything finish that was started, and drop it: the call was interrupted.
+
+        For callers who know of nothing that is under way; its rows need a reset.
+        """
+        if not self.overlap.any:
+            return
+        self._let_finish(self._all_workers)
+        rows = np.flatnonzero(self.overlap.busy)
+        self.need_reset[rows] = self._some_need_reset = True
+        self.hand_over(rows)
+        self.whole = []
+
     def begin_trace(self) -> Trace:
         """Note from now on when each worker is busy, and when they are waited for."""
         return Trace(self, self._backend)

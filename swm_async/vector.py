@@ -284,7 +284,7 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         with engine.lock:
             is_plain = engine.is_plain()
             if not is_plain:
-                engine.check_usable()
+                self._check_not_pending("step")
             selected = None if mask is None else check_mask(mask, self.num_envs)
             rows = None if selected is None else np.flatnonzero(selected)
             if not is_plain:
@@ -424,13 +424,16 @@ class VectorEnv(EnvAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return assemble(self._engine.observation_space, parts)
 
     def _check_not_pending(self, name: str) -> None:
-        self._engine.check_usable()
-        if self._pending is not None:
-            raise AlreadyPendingCallError(
-                f"{name} was called while a {self._pending} is pending; call "
-                f"{self._pending}_wait first",
-                self._pending,
-            )
+        engine = self._engine
+        with engine.lock:
+            engine.check_usable()
+            if self._pending is not None:
+                raise AlreadyPendingCallError(
+                    f"{name} was called while a {self._pending} is pending; call "
+                    f"{self._pending}_wait first",
+                    self._pending,
+                )
+            engine.forsake()  # Ctrl-C has come between the start and its being noted
 
     def _wait(self, name: str, timeout: float | None) -> list[PoolError]:
         engine = self._engine

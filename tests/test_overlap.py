@@ -400,6 +400,33 @@ def test_rows_that_are_late_for_a_wider_array_move_there(gate):
         assert infos["x"].ravel().tolist() == [1.0, 0.5, 1.0]
 
 
+class Namer(Gate):
+    """Reports a number at reset and a text at each step: the array becomes a list."""
+
+    def reset(self, *, seed=None, options=None):
+        observation, _ = super().reset(seed=seed)
+        return observation, {"x": 2.5}
+
+    def step(self, action):
+        *outcome, _ = super().step(action)
+        return *outcome, {"x": f"step {self.count}"}
+
+
+def test_a_value_that_is_late_for_a_list_is_not_replaced_by_what_was_in_the_array(gate):
+    with EnvPool([Namer] * 2, num_workers=2) as pool:
+        pool.reset(seed=0)
+        pool.call("open_at", str(gate))
+        pool.send([1, 0])
+        with pytest.warns(UserWarning, match="'x' becomes a list"):
+            *_, infos, ready = pool.recv(min_envs=1)
+        assert ready.tolist() == [False, True]
+        assert infos["x"][1] == ["step 1"]
+        gate.write_text("")
+        *_, infos, ready = pool.recv()
+        assert infos["x"] == [["step 1"], ["step 1"]]
+        assert pool.step([0, 0])[4]["x"] == [["step 2"], ["step 2"]]
+
+
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 3, 5])
 def test_groups_divide_along_shard_borders(num_workers):
     with EnvPool([Probe] * 5, num_workers=num_workers) as pool:

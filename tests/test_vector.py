@@ -309,6 +309,37 @@ def test_record_video_films_all_environments(tmp_path):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("start", ["start_step", "start_reset"])
+def test_a_start_that_ctrl_c_leaves_unnoted_is_dropped(start, num_workers, monkeypatch):
+    ours = VectorEnv([cart_pole] * 2, num_workers=num_workers)
+    theirs = SyncVectorEnv([cart_pole] * 2)
+    actions = np.array([0, 1])
+
+    def begin():
+        ours.step_async(actions) if start == "start_step" else ours.reset_async(seed=5)
+
+    with ours, closing(theirs):
+        for call in ("reset", "step", "step_async"):
+            ours.reset(seed=0)
+            engine = ours._engine
+            started = getattr(engine, start)
+
+            def interrupted(*args, started=started):
+                started(*args)
+                raise KeyboardInterrupt
+
+            with monkeypatch.context() as patched:
+                patched.setattr(engine, start, interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    begin()
+            if call != "reset":
+                with pytest.raises(ResetNeeded, match=r"\[0, 1\]"):
+                    getattr(ours, call)(actions)
+            assert_same(ours.reset(seed=3), theirs.reset(seed=3))
+            assert_same(ours.step(actions), theirs.step(actions))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize(("mode", "good_steps"), [("NextStep", 3 + 1 + 1), ("SameStep", 3 + 1)])
 def test_an_error_names_the_step_of_the_episode_after_resets_within_steps(
     mode, good_steps, num_workers
