@@ -308,12 +308,7 @@ class Shard:
             self._whole_infos.add(k, Role.FINAL_OBSERVATION, observation)
 
     def _write_exactly(self, k: int, observation: Any) -> bool:
-        _, dtype, shape, _ = self._hot_observations
-        if (
-            observation.__class__ is _ndarray
-            and observation.dtype is dtype
-            and observation.shape == shape
-        ):
+        if self._is_usual(observation):
             self._final_box[k][...] = observation
             return True
         count = len(self._observation_leaves)
@@ -404,16 +399,19 @@ class Shard:
             )
 
     def _place_observation(self, k: int, observation: Any) -> None:
-        """As a step does it: the usual case first."""
-        box, dtype, shape, _ = self._hot_observations
-        if (
-            observation.__class__ is _ndarray
-            and observation.dtype is dtype
-            and observation.shape == shape
-        ):
-            box[k][...] = observation
+        if self._is_usual(observation):
+            self._hot_observations[0][k][...] = observation
         elif self._observe:
             self._write_observation(k, observation)
+
+    def _is_usual(self, observation: Any) -> bool:
+        """Whether it can be copied as it is; a step asks the same without this call."""
+        _, dtype, shape, _ = self._hot_observations
+        return (
+            observation.__class__ is _ndarray
+            and observation.dtype is dtype
+            and bool(observation.shape == shape)
+        )
 
     def _write_observation(self, k: int, observation: Any) -> None:
         for number, leaf in enumerate(self._observation_leaves):

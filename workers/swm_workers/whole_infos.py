@@ -3,6 +3,8 @@
 Has the methods of ``InfoWriter`` that a shard uses, and those for what a reset within a step
 would hide. Infos without keys are not sent.
 
+``as_parts``, ``values_of`` and ``added_up`` are for the other side, which takes them apart.
+
 Most infos hold nothing but numbers, texts and arrays, and those of one step have the same form
 in all environments. These are copied and not pickled one by one, and travel key by key.
 """
